@@ -1,0 +1,1 @@
+"""All input and output: activities and what they stand on."""

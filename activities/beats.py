@@ -1,0 +1,53 @@
+"""Heartbeats of a model call: they keep it alive, bring cancellation, and carry the text so far to whoever watches."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from temporalio import activity
+
+INTERVAL = 1.0
+"""Seconds between beats while nothing happens; cancellation arrives with them."""
+SHOWN = 48 * 1024
+"""Characters of text in a beat; details that leave history would be a reference that nobody can read."""
+
+
+class Beats:
+    """A background beat for as long as the block runs; text that arrives is shown at once, throttled by the SDK."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._offset = 0
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._beat_on())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._task is not None
+        self._task.cancel()
+
+    def text(self, delta: str) -> None:
+        """Add what the model has just said."""
+        if delta:
+            self._text += delta
+            if len(self._text) > SHOWN:
+                self._offset += len(self._text) - SHOWN // 2
+                self._text = self._text[-(SHOWN // 2) :]
+            self._beat()
+
+    def _beat(self) -> None:
+        if self._text:
+            activity.heartbeat({"attempt": activity.info().attempt, "offset": self._offset, "text": self._text})
+        else:
+            activity.heartbeat()
+
+    async def _beat_on(self) -> None:
+        while True:
+            self._beat()
+            await asyncio.sleep(INTERVAL)

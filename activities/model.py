@@ -1,0 +1,265 @@
+"""The activity that calls a model: rebuild the conversation, send, fold the stream, and record one clean reply."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import Awaitable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, TypeVar
+
+import httpx2
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.exceptions import ApplicationError
+
+from activities._failures import to_application_error
+from activities.beats import Beats
+from activities.blobs import resolve_parts, shrink_parts
+from activities.endpoints import Endpoint, endpoint_of, entry_of
+from activities.http import Received, host_of, post
+from activities.prices import affordable_output, cost_of
+from activities.stores.base import BlobStore
+from activities.transcript import Contexts, Transcripts, chain_of
+from perdure.agent import AgentSpec
+from perdure.arguments import check_arguments, parse_arguments
+from perdure.canonical import clean, clean_text
+from perdure.contracts import ModelInput, ModelOutput
+from perdure.errors import ErrorKind, ProviderError
+from perdure.messages import AssistantMessage, AssistantPart, CallPart, Message, TextPart, ThinkingPart, Usage, text_of
+from perdure.model import Model
+from providers.base import Finish, ModelReply, ModelRequest, Provider, RawCall, RawText, ToolDefinition
+from providers.scripted import Scripted
+from providers.sse import Decoder
+
+T = TypeVar("T")
+
+CUT = "not executed: the reply was cut by the output limit; send it again, smaller"
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Seconds of silence after which a call is given up: before the first data and between data."""
+
+    first: float = 300.0
+    between: float = 60.0
+
+
+class ModelActivities:
+    """Calls models over one HTTP client; everything it needs comes through the constructor."""
+
+    def __init__(
+        self,
+        client: Client,
+        http: httpx2.AsyncClient,
+        transcripts: Transcripts,
+        contexts: Contexts,
+        store: BlobStore,
+        environment: Mapping[str, str],
+        idle: Idle | None = None,
+    ) -> None:
+        self._client = client
+        self._http = http
+        self._transcripts = transcripts
+        self._contexts = contexts
+        self._store = store
+        self._environment = environment
+        self._idle = idle or Idle()
+
+    @activity.defn(name="call_model")
+    async def call_model(self, task: ModelInput) -> ModelOutput:
+        """One attempt of one model call."""
+        run = chain_of(task.conversation.run)
+        async with Beats() as beats:
+            context = await self._contexts.get(self._client)
+            messages = await self._transcripts.load(task.conversation, self._client, run)
+            try:
+                prepared = await self._prepare(context.spec, messages, task)
+                if isinstance(prepared, str):
+                    return ModelOutput(message=AssistantMessage(role="assistant", parts=()), over=prepared)
+                reply = await self._ask(context.spec.models[0], prepared, beats)
+            except ProviderError as error:
+                raise to_application_error(error) from error
+            output = await self._record(context.spec, prepared, reply, task)
+        self._transcripts.remember(run, output.message)
+        return output
+
+    async def _prepare(self, spec: AgentSpec, messages: list[Message], task: ModelInput) -> ModelRequest | str:
+        """The request, or the limit that it would cross."""
+        model = spec.models[0]
+        max_tokens: int | None = None
+        estimate = sum(len(text_of(message)) for message in messages) // 4
+        if task.tokens_left is not None:
+            max_tokens = task.tokens_left - estimate
+            if max_tokens < 1:
+                return "max_tokens"
+        if task.cost_left is not None:
+            bought = affordable_output(model, estimate, Decimal(task.cost_left))
+            if bought is None:
+                raise ApplicationError(
+                    f"no price is known for {model.label!r}, and a limit on cost is set: "
+                    "give Model(price=Price(input=..., output=...)) or remove cost_usd",
+                    type="unknown_price",
+                    non_retryable=True,
+                )
+            if bought < 16:
+                return "max_cost"
+            max_tokens = min(bought, max_tokens) if max_tokens is not None else min(bought, 100_000)
+        whole = [
+            message.model_copy(update={"parts": await resolve_parts(message.parts, self._store)})
+            for message in messages
+        ]
+        return ModelRequest(
+            model=model.name,
+            instructions=spec.instructions,
+            messages=tuple(whole),
+            tools=tuple(ToolDefinition(t.name, t.description, t.parameters) for t in spec.tools),
+            tool_choice=task.tool_choice,
+            parallel_tools=spec.parallel_tools,
+            output_schema=spec.output_schema,
+            max_tokens=max_tokens,
+            params=model.params,
+        )
+
+    async def _ask(self, model: Model, request: ModelRequest, beats: Beats) -> ModelReply:
+        provider = entry_of(model).provider
+        if isinstance(provider, Scripted):
+            return await _perform(provider, request, beats)
+        wire = provider.build(request)
+        endpoint = endpoint_of(model, wire.path, self._environment)
+        headers = {**wire.headers, **endpoint.headers}
+        limit = self._idle.first
+        async with post(self._http, endpoint.url, headers, wire.body, limit) as received:
+            if not 200 <= received.status < 300:
+                async with asyncio.timeout(limit):
+                    raise provider.failure(await received.whole(), time.time())
+            if not received.is_stream:
+                return provider.parse(await _timed(received.whole(), limit, endpoint))
+            return await self._fold(provider, received, endpoint, beats)
+
+    async def _fold(self, provider: Provider, received: Received, endpoint: Endpoint, beats: Beats) -> ModelReply:
+        """Fold a stream; only data counts as a sign of life, comments and pings do not."""
+        decoder, fold, limit = Decoder(), provider.fold(), self._idle.first
+        async with aclosing(received.chunks) as chunks:
+            deadline = time.monotonic() + limit
+            while True:
+                try:
+                    async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                        chunk = await anext(chunks, None)
+                except TimeoutError:
+                    raise ProviderError(
+                        ErrorKind.STALLED, f"{host_of(endpoint.url)}: the stream sent no data for {limit:g} s"
+                    ) from None
+                if chunk is None:
+                    decoder.close()
+                    return fold.finish()
+                for event in decoder.feed(chunk):
+                    if event.data == "[DONE]":
+                        return fold.finish()
+                    if event.event == "ping":
+                        continue
+                    limit = self._idle.between
+                    deadline = time.monotonic() + limit
+                    beats.text(fold.feed(event))
+
+    async def _record(self, spec: AgentSpec, request: ModelRequest, reply: ModelReply, task: ModelInput) -> ModelOutput:
+        """The reply as it is recorded: calls named and checked, text cleaned, usage priced."""
+        parts: list[AssistantPart] = []
+        number = task.first_call
+        for part in reply.parts:
+            if isinstance(part, RawCall):
+                parts.append(_checked_call(part, f"c{number}", spec, cut=reply.finish is Finish.LENGTH))
+                number += 1
+            elif isinstance(part, RawText):
+                parts.append(TextPart(type="text", text=clean_text(part.text), details=_details(part.details)))
+            else:
+                parts.append(ThinkingPart(type="thinking", text=clean_text(part.text), details=_details(part.details)))
+        message = AssistantMessage(
+            role="assistant", parts=await shrink_parts(tuple(parts), self._store), id=secrets.token_urlsafe(6)
+        )
+        usage = reply.usage or _estimate_usage(request, message)
+        structured, misfit = _structure(spec.output_schema, message, reply)
+        return ModelOutput(
+            message=message,
+            usage=usage,
+            cost=_plain(cost_of(spec.models[0], usage)),
+            finish=reply.finish.value,
+            announced=reply.announced_calls and not message.calls,
+            structured=structured,
+            misfit=misfit,
+        )
+
+
+def _checked_call(raw: RawCall, call_id: str, spec: AgentSpec, *, cut: bool) -> CallPart:
+    """A call as it will run: decoded, validated and coerced once, before it is recorded."""
+    parsed = parse_arguments(raw.arguments)
+    arguments, error = parsed.value or {}, parsed.error
+    tool = spec.tool(raw.tool)
+    if cut:
+        error = CUT
+    elif error is None and tool is not None:
+        checked = check_arguments(tool.parameters, arguments)
+        error = f"arguments of {raw.tool}: {checked.error}" if checked.error else None
+        arguments = checked.value
+    elif error is not None:
+        error = f"arguments of {raw.tool}: {error}"
+    return CallPart(
+        type="call",
+        id=call_id,
+        tool=clean_text(raw.tool)[:200],
+        arguments=arguments,
+        error=error,
+        repaired=parsed.repaired,
+        details=_details(raw.details),
+    )
+
+
+def _structure(schema: dict[str, Any] | None, message: AssistantMessage, reply: ModelReply) -> tuple[Any, str | None]:
+    """The answer as an object where a schema is asked for, and why it does not fit."""
+    if schema is None or message.calls or reply.finish is not Finish.STOP:
+        return None, None
+    parsed = parse_arguments("".join(p.text for p in reply.parts if isinstance(p, RawText)))
+    if parsed.error is not None or parsed.value is None:
+        return None, f"it must be one JSON object for the given schema: {parsed.error}"
+    checked = check_arguments(schema, parsed.value)
+    return (None, f"it does not fit the schema: {checked.error}") if checked.error else (checked.value, None)
+
+
+def _estimate_usage(request: ModelRequest, message: AssistantMessage) -> Usage:
+    """Four characters a token, where a provider reports nothing."""
+    sent = len(request.instructions) + sum(len(text_of(m)) for m in request.messages)
+    sent += sum(len(json.dumps(dict(t.parameters))) for t in request.tools)
+    received = len(text_of(message)) + sum(len(json.dumps(call.arguments)) for call in message.calls)
+    return Usage(input_tokens=sent // 4 + 1, output_tokens=received // 4 + 1)
+
+
+async def _perform(provider: Scripted, request: ModelRequest, beats: Beats) -> ModelReply:
+    turn = provider.play(request, activity.info().attempt)
+    for chunk in turn.chunks or ("",):
+        if turn.delay_ms:
+            await asyncio.sleep(turn.delay_ms / 1000 / max(1, len(turn.chunks)))
+        beats.text(chunk)
+    return turn.reply
+
+
+async def _timed(work: Awaitable[T], limit: float, endpoint: Endpoint) -> T:
+    try:
+        async with asyncio.timeout(limit):
+            return await work
+    except TimeoutError:
+        raise ProviderError(
+            ErrorKind.STALLED, f"{host_of(endpoint.url)} did not end its reply in {limit:g} s"
+        ) from None
+
+
+def _details(details: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    cleaned: dict[str, Any] | None = clean(dict(details)) if details else None
+    return cleaned
+
+
+def _plain(cost: Decimal | None) -> str:
+    return format((cost or Decimal(0)).normalize(), "f")

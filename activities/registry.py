@@ -1,0 +1,130 @@
+"""The agents and tools that this worker serves, loaded from files and packages of their authors."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from perdure.agent import Agent
+from perdure.errors import ConfigError
+from perdure.tools import Tool, ToolDefaults, ToolSpec
+
+Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
+
+
+class Registry:
+    """Agents by name, the agents inside their tools included; tools by name; what lives as long as the worker."""
+
+    def __init__(self, defaults: ToolDefaults | None = None) -> None:
+        self.agents: dict[str, Agent] = {}
+        self.tools: dict[str, Tool] = {}
+        self.lifespans: list[Lifespan] = []
+        self.defaults = defaults
+
+    def add(self, agent: Agent) -> None:
+        """Serve an agent and the agents that are its tools; raises ConfigError where a name is taken."""
+        known = self.agents.get(agent.name)
+        if known is agent:
+            return
+        if known is not None:
+            raise ConfigError(f"two agents are named {agent.name!r}; a worker needs different names")
+        self.agents[agent.name] = agent
+        agent.spec(self.defaults)
+        for tool in agent.tools:
+            self.add_tool(tool)
+
+    def add_tool(self, tool: Tool) -> None:
+        """Serve a tool; agents may share one, but not its name."""
+        name = tool.spec.name
+        other = self.tools.get(name)
+        if other is not None and other is not tool and not _same_agent(other, tool):
+            raise ConfigError(f"two tools are named {name!r}; a worker needs different names: give one another name=")
+        self.tools.setdefault(name, tool)
+        if tool.agent is not None:
+            self.add(tool.agent)
+
+    def tool_spec(self, name: str) -> ToolSpec | None:
+        """The spec of a tool by name, for agents as data."""
+        tool = self.tools.get(name)
+        return tool.with_defaults(self.defaults) if tool else None
+
+    def longest_write(self) -> float:
+        """Seconds that a call may need which must not be cut short: what a graceful stop waits for."""
+        effects = (tool.with_defaults(self.defaults) for tool in self.tools.values() if tool.agent is None)
+        return max((s.timeout.total_seconds() for s in effects if s.effect in {"write", "dangerous"}), default=0.0)
+
+
+def load(targets: Iterable[str], registry: Registry) -> None:
+    """Import each `file.py` or `package.module` and serve every Agent at its module level. Raises ConfigError."""
+    for target in targets:
+        module = _import(target)
+        found = list(_agents_of(module))
+        if not found:
+            raise ConfigError(f"{target}: no Agent at module level; write `name = Agent(name=..., model=...)`")
+        for agent in found:
+            try:
+                registry.add(agent)
+            except ConfigError as error:
+                raise ConfigError(f"{target}: {error}") from None
+        lifespan = getattr(module, "lifespan", None)
+        if callable(lifespan):
+            registry.lifespans.append(lifespan)
+
+
+def _agents_of(module: ModuleType) -> Iterator[Agent]:
+    seen: set[int] = set()
+    for value in vars(module).values():
+        if isinstance(value, Agent) and id(value) not in seen:
+            seen.add(id(value))
+            yield value
+
+
+def _import(target: str) -> ModuleType:
+    try:
+        return _from_file(Path(target)) if target.endswith(".py") else importlib.import_module(target)
+    except ConfigError as error:
+        raise ConfigError(f"{target}: {error}") from None
+    except ModuleNotFoundError as error:
+        if error.name == target or (error.name and target.startswith(f"{error.name}.")):
+            raise ConfigError(f"{target}: no such module; give a path such as my_agents.py or package.module") from None
+        raise ConfigError(f"{target}: it imports {error.name!r}, which is not installed") from error
+    except SyntaxError as error:
+        raise ConfigError(f"{target}: line {error.lineno}: {error.msg}") from error
+    except BaseException as error:  # an agents file may even call sys.exit(); the worker says so and ends
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise ConfigError(f"{target}: {type(error).__name__}: {error}") from error
+
+
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ConfigError("no such file")
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
+    name = (
+        path.stem
+        if path.stem.isidentifier() and path.stem not in sys.modules
+        else f"agents_{abs(hash(path.resolve()))}"
+    )
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError("not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _same_agent(one: Tool, other: Tool) -> bool:
+    return one.agent is not None and one.agent is other.agent

@@ -1,0 +1,200 @@
+"""The activity that runs one tool call: everything that can fail happens before the deed or is part of its result."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.exceptions import ApplicationError
+
+from activities.blobs import shrink_parts
+from activities.earlier import recorded
+from activities.registry import Registry
+from activities.rendering import jsonable, render_error, render_value, trim
+from activities.stores.base import BlobStore
+from activities.tool_threads import Outcome, TimedOut, ToolThreads
+from activities.transcript import Contexts, Transcripts, chain_of
+from perdure.arguments import ArgumentError
+from perdure.canonical import digest
+from perdure.contracts import OFFLOAD_CHARS, RunContext, ToolInput, ToolOutput
+from perdure.errors import RetryTool
+from perdure.messages import ToolMessage, UserPart, text
+from perdure.tools import REPEATABLE, Tool, ToolContext, ToolSpec
+
+SHUTDOWN_GRACE = 10.0
+"""Seconds that repeatable work gets when its worker stops; it is done again elsewhere."""
+
+
+class ToolActivities:
+    """Runs the tools of this worker's registry."""
+
+    def __init__(
+        self,
+        client: Client,
+        registry: Registry,
+        threads: ToolThreads,
+        transcripts: Transcripts,
+        contexts: Contexts,
+        store: BlobStore,
+    ) -> None:
+        self._client = client
+        self._registry = registry
+        self._threads = threads
+        self._transcripts = transcripts
+        self._contexts = contexts
+        self._store = store
+
+    @activity.defn(name="call_tool")
+    async def call_tool(self, task: ToolInput) -> ToolOutput:
+        """One attempt of one call."""
+        context = await self._contexts.get(self._client)
+        spec = context.spec.tool(task.tool)
+        tool = self._registry.tools.get(task.tool)
+        if spec is None or tool is None:
+            return await self._finish(
+                task, f"not executed: tool {task.tool!r} no longer exists on this worker", error=True
+            )
+        if task.definition is not None and task.definition != self._definition(context, tool):
+            return await self._finish(
+                task, f"not executed: {task.tool} has changed since it was approved; call it again", error=True
+            )
+        if task.earlier is not None and (found := await self._earlier(task)) is not None:
+            return found
+        if spec.effect not in REPEATABLE and activity.is_worker_shutdown():
+            return ToolOutput(status="not_started", why="the worker was stopping")
+        try:
+            arguments = tool.schema.bind(task.arguments) if tool.schema else {}
+        except ArgumentError as error:
+            return await self._finish(task, f"not executed: arguments of {task.tool}: {error}", error=True)
+        return await self._perform(task, spec, tool, context, arguments)
+
+    async def _perform(
+        self, task: ToolInput, spec: ToolSpec, tool: Tool, context: RunContext, arguments: dict[str, Any]
+    ) -> ToolOutput:
+        info = activity.info()
+        details: list[Any] = list(info.heartbeat_details)
+        loop = asyncio.get_running_loop()
+
+        def beat(*reported: Any) -> None:
+            """Called by the tool from whatever thread it runs in."""
+            if reported:
+                details[:] = reported
+            if not info.is_local:
+                loop.call_soon_threadsafe(lambda: activity.heartbeat(*details))
+
+        if tool.schema is not None and tool.schema.context_parameter is not None:
+            arguments[tool.schema.context_parameter] = ToolContext(
+                run_id=info.workflow_id or "",
+                call_id=task.call,
+                tool=task.tool,
+                idempotency_key=f"{context.key_prefix}{chain_of(task.run)}/{task.call}/{digest(task.arguments)[7:23]}",
+                attempt=info.attempt,
+                agent=context.spec.name,
+                tenant=context.tenant,
+                user=context.user,
+                data=context.data,
+                metadata=context.metadata,
+                state=self._threads.state,
+                heartbeat=beat,
+                heartbeat_details=tuple(info.heartbeat_details),
+            )
+        beating = None if info.is_local else asyncio.create_task(_beat_on(spec, details))
+        try:
+            outcome = await self._run_or_yield(tool, spec, arguments)
+        except TimedOut:
+            return await self._timed_out(task, spec)
+        except asyncio.CancelledError:
+            return await self._cancelled(task, spec)
+        finally:
+            if beating is not None:
+                beating.cancel()
+        return await self._settle(task, spec, outcome)
+
+    async def _run_or_yield(self, tool: Tool, spec: ToolSpec, arguments: Mapping[str, Any]) -> Outcome:
+        """Run the tool; when the worker stops, repeatable work is given up after a short grace."""
+        assert tool.function is not None
+        running = asyncio.ensure_future(self._threads.run(tool.function, arguments, spec.timeout.total_seconds()))
+        if spec.effect not in REPEATABLE or activity.info().is_local:
+            return await running
+        stopping = asyncio.create_task(_stopped())
+        try:
+            await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                return running.result()
+            raise ApplicationError(
+                "the worker stopped", type="WorkerStopped", next_retry_delay=timedelta(milliseconds=1)
+            )
+        finally:
+            stopping.cancel()
+            running.cancel()
+
+    async def _settle(self, task: ToolInput, spec: ToolSpec, outcome: Outcome) -> ToolOutput:
+        error = outcome.error
+        if error is None:
+            body = render_value(outcome.value, spec.max_result_chars)
+            return await self._finish(task, body, structured=jsonable(outcome.value) if spec.final else None)
+        if isinstance(error, RetryTool) and spec.effect in REPEATABLE and activity.info().attempt < spec.attempts:
+            raise ApplicationError(
+                render_error(error), type="RetryTool", next_retry_delay=timedelta(seconds=max(0.001, error.delay))
+            ) from None
+        return await self._finish(task, trim(render_error(error), spec.max_result_chars), error=True)
+
+    async def _timed_out(self, task: ToolInput, spec: ToolSpec) -> ToolOutput:
+        why = f"{task.tool} did not end within {spec.timeout.total_seconds():g} s"
+        if spec.effect in REPEATABLE:
+            return await self._finish(task, why, error=True)
+        return ToolOutput(status="unknown", why=why)
+
+    async def _cancelled(self, task: ToolInput, spec: ToolSpec) -> ToolOutput:
+        """A stopping worker cancels what it cannot wait for; that is no cancellation of the run."""
+        details = activity.cancellation_details()
+        if details is None or not details.worker_shutdown:
+            raise asyncio.CancelledError
+        if spec.effect in REPEATABLE:
+            raise ApplicationError("the worker stopped", type="WorkerStopped")
+        return ToolOutput(status="unknown", why="its worker was stopped while it ran")
+
+    async def _finish(self, task: ToolInput, body: str, *, error: bool = False, structured: Any = None) -> ToolOutput:
+        parts: tuple[UserPart, ...] = text(f"{task.note or ''}{body}")
+        try:
+            parts = await shrink_parts(parts, self._store)
+        except OSError:  # a full disk must not hide that the deed was done
+            parts = text(trim(body, OFFLOAD_CHARS // 2))
+        message = ToolMessage(role="tool", call=task.call, parts=parts, error=error, id=secrets.token_urlsafe(6))
+        self._transcripts.remember(chain_of(task.run), message)
+        return ToolOutput(message=message, structured=structured)
+
+    async def _earlier(self, task: ToolInput) -> ToolOutput | None:
+        info = activity.info()
+        assert info.workflow_id is not None
+        assert info.workflow_run_id is not None
+        found = await recorded(self._client, info.workflow_id, info.workflow_run_id, task)
+        if found is None or found.message is None:
+            return found
+        message = found.message.model_copy(update={"call": task.call, "id": secrets.token_urlsafe(6)})
+        self._transcripts.remember(chain_of(task.run), message)
+        return found.model_copy(update={"message": message})
+
+    def _definition(self, context: RunContext, tool: Tool) -> str:
+        """What the tool is on this worker today, as an approver would see it."""
+        agent = self._registry.agents.get(context.spec.name)
+        own = agent.tool_defaults if agent else None
+        defaults = own.over(self._registry.defaults) if own else self._registry.defaults
+        return digest(tool.with_defaults(defaults).definition)
+
+
+async def _beat_on(spec: ToolSpec, details: list[Any]) -> None:
+    """Beat from the worker's own loop: a tool that blocks its thread or loop stays alive all the same."""
+    while True:
+        activity.heartbeat(*details)
+        await asyncio.sleep(min(2.0, spec.heartbeat.total_seconds() / 4))
+
+
+async def _stopped() -> None:
+    await activity.wait_for_worker_shutdown()
+    await asyncio.sleep(SHUTDOWN_GRACE)

@@ -1,0 +1,152 @@
+"""Where authors' functions run: async ones on a loop of their own, the others in threads of their own.
+
+Whatever they do (block, raise SystemExit, never return), the worker's own loop goes on beating and polling.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import ctypes
+import inspect
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from activities.registry import Lifespan
+from perdure.errors import ConfigError, PerdureError
+
+CANCEL_GRACE = 3.0
+"""Seconds that a cancelled function has to clean up before it is left alone."""
+
+
+class ToolCancelled(BaseException):
+    """Raised inside an author's function when its run was cancelled or its time is over."""
+
+
+class TimedOut(PerdureError):
+    """A function did not end in its time."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a function returned or raised."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+
+class ToolThreads:
+    """Runs authors' functions; `state` is what their lifespans yield."""
+
+    def __init__(self) -> None:
+        self.state: Any = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name="perdure-tools", daemon=True)
+        self._stack = AsyncExitStack()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        while not self._loop.is_closed():
+            try:
+                self._loop.run_forever()
+                return
+            except BaseException:
+                continue
+
+    async def start(self, lifespans: list[Lifespan]) -> None:
+        """Start the loop and enter the lifespans on it; raises ConfigError where one fails."""
+        self._thread.start()
+        states: list[Any] = []
+        for lifespan in lifespans:
+            outcome = await self._on_loop(partial(self._enter, lifespan), None)
+            if outcome.error is not None:
+                raise ConfigError(f"lifespan: {type(outcome.error).__name__}: {outcome.error}")
+            states.append(outcome.value)
+        self.state = states[0] if len(states) == 1 else states or None
+
+    async def stop(self) -> None:
+        """Leave the lifespans and stop the loop; functions that still run are left alone."""
+        if self._thread.is_alive():
+            await self._on_loop(self._stack.aclose, CANCEL_GRACE * 3)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+    async def _enter(self, lifespan: Lifespan) -> Any:
+        return await self._stack.enter_async_context(lifespan())
+
+    async def run(self, function: Callable[..., Any], arguments: Mapping[str, Any], timeout: float | None) -> Outcome:
+        """Call a function and return what it returned or raised; raises TimedOut, and CancelledError when cancelled."""
+        if inspect.iscoroutinefunction(inspect.unwrap(function)) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004  an object with an async __call__ is async too
+        ):
+            return await self._on_loop(lambda: function(**arguments), timeout)
+        return await _in_thread(lambda: function(**arguments), timeout)
+
+    async def _on_loop(self, call: Callable[[], Any], timeout: float | None) -> Outcome:
+        async def contained() -> Outcome:
+            try:
+                return Outcome(value=await call())
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # SystemExit must not reach the loop
+                return Outcome(error=error)
+
+        future = asyncio.run_coroutine_threadsafe(contained(), self._loop)
+        waiter = asyncio.wrap_future(future)
+        done, _ = await _wait(waiter, timeout)
+        if done:
+            return (
+                waiter.result()
+                if not waiter.cancelled()
+                else Outcome(error=RuntimeError("it was cancelled from inside"))
+            )
+        future.cancel()
+        raise TimedOut("it did not end in time")
+
+
+async def _in_thread(call: Callable[[], Any], timeout: float | None) -> Outcome:
+    """Run in a thread of its own: it may block for ever, and others must not wait behind it."""
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[Outcome] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(outcome: Outcome) -> None:
+        if not waiter.done():
+            waiter.set_result(outcome)
+
+    def work() -> None:
+        try:
+            outcome = Outcome(value=context.run(call))
+        except BaseException as error:  # whatever it raises is its outcome
+            outcome = Outcome(error=error)
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, outcome)
+
+    thread = threading.Thread(target=work, name="perdure-tool", daemon=True)
+    thread.start()
+    try:
+        done, _ = await _wait(waiter, timeout)
+    except asyncio.CancelledError:
+        _interrupt(thread)
+        raise
+    if done:
+        return waiter.result()
+    _interrupt(thread)
+    raise TimedOut("it did not end in time")
+
+
+async def _wait(waiter: asyncio.Future[Outcome], timeout: float | None) -> tuple[set[Any], set[Any]]:
+    try:
+        return await asyncio.wait([waiter], timeout=timeout)
+    except asyncio.CancelledError:
+        waiter.cancel()
+        raise
+
+
+def _interrupt(thread: threading.Thread) -> None:
+    """Raise ToolCancelled in a thread; it takes effect when the function next runs Python code."""
+    if thread.ident is not None and thread.is_alive():
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(ToolCancelled))

@@ -1,0 +1,274 @@
+"""Agents: what an author writes, and the part of it that is data and is frozen into every run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+
+from perdure.arguments import check_schema
+from perdure.canonical import digest
+from perdure.errors import ConfigError
+from perdure.limits import Limits
+from perdure.model import Model, parse_model
+from perdure.settings import Settings, problems_of
+from perdure.strategies import STRATEGIES, StrategySpec, ToolLoop, strategy_spec
+from perdure.tools import TOOL_NAME, Tool, ToolDefaults, ToolOptions, ToolSpec, tool
+
+Instructions = str | Callable[[], str]
+
+CHILD_PARAMETERS: dict[str, Any] = {
+    "type": "object",
+    "properties": {"prompt": {"type": "string", "description": "The task, with everything the agent needs to know."}},
+    "required": ["prompt"],
+    "additionalProperties": False,
+}
+"""Arguments of a tool that is an agent."""
+
+
+class AgentSpec(Settings):
+    """An agent as data, complete: a run resolves it once and uses it to its end."""
+
+    name: str
+    models: tuple[Model, ...]
+    instructions: str = ""
+    tools: tuple[ToolSpec, ...] = ()
+    strategy: StrategySpec = Field(default_factory=lambda: strategy_spec(ToolLoop()))
+    limits: Limits = Field(default_factory=Limits)
+    output_schema: dict[str, Any] | None = None
+    parallel_tools: bool = True
+    tool_choice: str = "auto"
+    corrections: int = 1
+    verify: bool = False
+    policy: bool = False
+
+    def tool(self, name: str) -> ToolSpec | None:
+        """The tool of this name, if the agent has it."""
+        return next((spec for spec in self.tools if spec.name == name), None)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the whole spec; recorded in every result."""
+        return digest(self.model_dump(mode="json", exclude_defaults=True))
+
+
+class AgentData(BaseModel):
+    """An agent written as data in a run's input: tools and strategy by name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(min_length=1, max_length=64)
+    model: str | dict[str, Any] | list[str | dict[str, Any]]
+    instructions: str = ""
+    tools: list[str] = Field(default_factory=list)
+    strategy: dict[str, Any] | None = None
+    limits: dict[str, Any] | None = None
+    output_schema: dict[str, Any] | None = None
+    parallel_tools: bool = True
+    tool_choice: str = "auto"
+    corrections: int = Field(1, ge=0, le=10)
+
+    @field_validator("output_schema")
+    @classmethod
+    def _usable(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None and (problem := check_schema(value)):
+            raise ValueError(problem)
+        return value
+
+
+Verify = Callable[..., str | None | Awaitable[str | None]]
+Policy = Callable[..., Any]
+
+
+class Agent:
+    """An agent: a model, instructions, tools and rules. Everything is checked here; errors name agent, field and fix.
+
+    `verify(ctx)` sees the answer before it is accepted and returns None or what to fix; `policy(call)` sees every tool
+    call before any of its reply runs. Both run on a worker, so they may do I/O. Raises ConfigError.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: str | Model | Sequence[str | Model],
+        instructions: Instructions = "",
+        tools: Iterable[Tool | Agent | Callable[..., Any]] = (),
+        *,
+        limits: Limits | None = None,
+        strategy: Settings | None = None,
+        output: type[Any] | dict[str, Any] | None = None,
+        verify: Verify | None = None,
+        policy: Policy | None = None,
+        parallel_tools: bool = True,
+        tool_choice: str = "auto",
+        corrections: int = 1,
+        tool_defaults: ToolDefaults | None = None,
+        description: str = "",
+    ) -> None:
+        self.name = name
+        self.description = description
+        self._require(isinstance(name, str) and bool(TOOL_NAME.fullmatch(name)), "name", "1 to 64 of A-Z a-z 0-9 _ -")
+        self.models = self._models(model)
+        self._require(isinstance(instructions, str) or callable(instructions), "instructions", "a text or a function")
+        self.instructions = instructions
+        self.limits = limits or Limits()
+        self._require(isinstance(self.limits, Limits), "limits", "Limits(...)")
+        self.strategy = strategy or ToolLoop()
+        self._require(type(self.strategy) in STRATEGIES.values(), "strategy", f"one of {sorted(STRATEGIES)}")
+        self.output_schema = self._schema(output)
+        for field, function in (("verify", verify), ("policy", policy)):
+            self._require(function is None or callable(function), field, "a function")
+        self.verify, self.policy = verify, policy
+        self.parallel_tools, self.tool_choice = parallel_tools, tool_choice
+        self._require(isinstance(corrections, int) and 0 <= corrections <= 10, "corrections", "0 to 10")
+        self.corrections = corrections
+        self._require(
+            tool_defaults is None or isinstance(tool_defaults, ToolDefaults), "tool_defaults", "ToolDefaults()"
+        )
+        self.tool_defaults = tool_defaults
+        self.tools: list[Tool] = []
+        for item in tools:
+            self._add(item)
+        self._check_choice()
+
+    def tool(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """Register a function as a tool of this agent; bare or with the options of `perdure.tool`."""
+
+        def build(target: Callable[..., Any]) -> Tool:
+            made: Tool = tool(**options)(target)
+            self._add(made)
+            return made
+
+        return build if function is None else build(function)
+
+    def as_tool(self, name: str | None = None, description: str | None = None, **options: Any) -> Tool:
+        """This agent as a tool of another: each call is a child run whose spend is on the caller's account."""
+        label = name or self.name
+        text = description or self.description or f"Delegate a task to the agent {self.name}."
+        try:
+            settled = ToolOptions(**{"effect": "idempotent", "timeout": self.limits.deadline, **options})
+        except ConfigError as error:
+            raise ConfigError(f"agent {self.name!r} as tool: {error}") from None
+        return Tool(None, None, settled, name=label, description=text, parameters=CHILD_PARAMETERS, agent=self)
+
+    def spec(self, defaults: ToolOptions | None = None, instructions: str | None = None) -> AgentSpec:
+        """The data of this agent; `defaults` are the worker's, `instructions` the evaluated text. Raises ConfigError."""
+        text = instructions if instructions is not None else self.instructions
+        own = self.tool_defaults.over(defaults) if self.tool_defaults else defaults
+        return AgentSpec(
+            name=self.name,
+            models=self.models,
+            instructions=text if isinstance(text, str) else "",
+            tools=tuple(item.with_defaults(own) for item in self.tools),
+            strategy=strategy_spec(self.strategy),
+            limits=self.limits,
+            output_schema=self.output_schema,
+            parallel_tools=self.parallel_tools,
+            tool_choice=self.tool_choice,
+            corrections=self.corrections,
+            verify=self.verify is not None,
+            policy=self.policy is not None,
+        )
+
+    def run_sync(self, prompt: str, **fields: Any) -> Any:
+        """Run in this process with an embedded server, and return the RunResult; see `perdure.local`."""
+        from perdure.local import local  # the server's machinery is loaded only where it is used
+
+        with local(self) as here:
+            return here.run(self, prompt, **fields)
+
+    def _add(self, item: Tool | Agent | Callable[..., Any]) -> None:
+        self._require(isinstance(item, Agent) or callable(item), "tools", "functions, tools or agents")
+        made = item.as_tool() if isinstance(item, Agent) else item if isinstance(item, Tool) else tool(item)
+        if any(made.spec.name == other.spec.name for other in self.tools):
+            raise ConfigError(f"agent {self.name!r}: tools: two are named {made.spec.name!r}; give one another name=")
+        try:
+            made.with_defaults(self.tool_defaults)
+        except ConfigError as error:
+            raise ConfigError(f"agent {self.name!r}: {error}") from None
+        self.tools.append(made)
+
+    def _models(self, value: str | Model | Sequence[str | Model]) -> tuple[Model, ...]:
+        items = [value] if isinstance(value, str | Model) else list(value)
+        self._require(len(items) == 1, "model", "one model, such as 'openai-chat:gpt-5-mini'")
+        try:
+            return tuple(parse_model(item) for item in items)
+        except ConfigError as error:
+            raise ConfigError(f"agent {self.name!r}: {error}") from None
+
+    def _schema(self, output: type[Any] | dict[str, Any] | None) -> dict[str, Any] | None:
+        if output is None:
+            return None
+        if not isinstance(output, dict):
+            try:
+                output = TypeAdapter(output).json_schema()
+            except Exception as error:  # pydantic raises many kinds for types it cannot describe
+                raise ConfigError(f"agent {self.name!r}: output: no JSON Schema for {output!r}: {error}") from None
+        problem = check_schema(output)
+        self._require(problem is None, "output", f"an object's schema ({problem})")
+        return output
+
+    def _check_choice(self) -> None:
+        names = {item.spec.name for item in self.tools}
+        known = self.tool_choice in {"auto", "required", "none"} or self.tool_choice in names or not names
+        self._require(known, "tool_choice", f"'auto', 'required', 'none' or one of {sorted(names)}")
+
+    def _require(self, holds: bool, field: str, wanted: str) -> None:
+        if not holds:
+            raise ConfigError(f"agent {self.name!r}: {field}: must be {wanted}")
+
+    def __repr__(self) -> str:
+        return f"Agent({self.name!r}, {self.models[0].label!r})"
+
+
+def evaluate_instructions(agent: Agent) -> str:
+    """The instructions as text; raises ConfigError where the author's function fails or returns something else."""
+    if isinstance(agent.instructions, str):
+        return agent.instructions
+    try:
+        text = agent.instructions()
+    except Exception as error:
+        raise ConfigError(f"agent {agent.name!r}: instructions: {type(error).__name__}: {error}") from error
+    if inspect.iscoroutine(text) or not isinstance(text, str):
+        raise ConfigError(
+            f"agent {agent.name!r}: instructions: the function must return a str, not {type(text).__name__}"
+        )
+    return text
+
+
+def spec_from_data(data: AgentData, tools: Callable[[str], ToolSpec | None]) -> AgentSpec:
+    """The spec of an agent written as data; `tools` looks a name up. Raises ConfigError naming the field."""
+    found: list[ToolSpec] = []
+    for name in data.tools:
+        spec = tools(name)
+        if spec is None:
+            raise ConfigError(f"agent.tools: this worker has no tool {name!r}")
+        found.append(spec)
+    models = data.model if isinstance(data.model, list) else [data.model]
+    if len(models) != 1:
+        raise ConfigError("agent.model: must be one model")
+    try:
+        return AgentSpec(
+            name=data.name,
+            models=tuple(parse_model(item) for item in models),
+            instructions=data.instructions,
+            tools=tuple(found),
+            strategy=StrategySpec(**data.strategy) if data.strategy else strategy_spec(ToolLoop()),
+            limits=Limits(**data.limits) if data.limits else Limits(),
+            output_schema=data.output_schema,
+            parallel_tools=data.parallel_tools,
+            tool_choice=data.tool_choice,
+            corrections=data.corrections,
+        )
+    except ConfigError as error:
+        raise ConfigError(f"agent.{error}") from None
+
+
+def read_agent_data(value: Any) -> AgentData:
+    """AgentData from a run's input; raises ConfigError naming the field."""
+    try:
+        return AgentData.model_validate(value)
+    except ValidationError as error:
+        raise ConfigError(f"agent: {problems_of(error)}") from None

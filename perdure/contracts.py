@@ -1,0 +1,279 @@
+"""Input and output of every workflow and activity, and their names. Workflows and activities meet only here.
+
+Fields are added last and with defaults, so that recorded histories still decode. What is recorded in every turn is kept
+small: fields at their defaults are not written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from perdure.agent import AgentSpec
+from perdure.arguments import check_schema
+from perdure.limits import LimitsOverride
+from perdure.messages import AssistantMessage, ImagePart, Message, TextPart, ToolMessage, Usage
+
+AGENT_WORKFLOW = "AgentWorkflow"
+TASK_QUEUE = "perdure"
+
+SAID_LIMIT = 200_000
+"""Characters of one `say`; more would not fit a query's answer with others."""
+OUTPUT_LIMIT = 400_000
+"""Characters of a result's output; results never leave history."""
+OFFLOAD_CHARS = 64 * 1024
+"""Texts from this length on are kept in the blob store and stand in messages as a reference."""
+SUMMARY_LIMIT = 120
+"""Characters of a summary on an activity or timer."""
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+class Record(BaseModel):
+    """Base of recorded values: frozen, unknown fields ignored so that older code reads newer histories."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+@dataclass(frozen=True)
+class ActivityRef(Generic[In, Out]):
+    """An activity by name, with the types that go in and come out."""
+
+    name: str
+    input: type[In]
+    output: type[Out]
+
+
+# --- the run's input ------------------------------------------------------------------------------------------------
+
+
+def _parts(value: Any) -> Any:
+    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+PromptPart = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+Parts = Annotated[list[PromptPart], BeforeValidator(_parts), Field(min_length=1)]
+
+
+class GivenMessage(BaseModel):
+    """A message of a conversation given as input."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    role: Literal["system", "user", "assistant"]
+    content: Parts
+
+
+class RunInput(BaseModel):
+    """What starts a run; unknown fields are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    agent: str | dict[str, Any]
+    prompt: Parts | None = None
+    messages: list[GivenMessage] | None = Field(None, min_length=1)
+    data: Any = None
+    output_schema: dict[str, Any] | None = None
+    tenant: str | None = Field(None, min_length=1, max_length=200)
+    user: str | None = Field(None, min_length=1, max_length=200)
+    limits: LimitsOverride | None = None
+    metadata: dict[str, str] = Field(default_factory=dict)
+    continue_from: str | None = Field(None, min_length=1, max_length=1000)
+
+    @field_validator("agent")
+    @classmethod
+    def _named(cls, value: str | dict[str, Any]) -> str | dict[str, Any]:
+        if value == "" or value == {}:
+            raise ValueError("must name an agent or describe one")
+        return value
+
+    @field_validator("output_schema")
+    @classmethod
+    def _usable(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None and (problem := check_schema(value)):
+            raise ValueError(problem)
+        return value
+
+    @model_validator(mode="after")
+    def _one_beginning(self) -> RunInput:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("prompt: give either 'prompt' or 'messages'")
+        return self
+
+
+# --- the run's conversation, by reference ---------------------------------------------------------------------------
+
+
+class ConversationRef(Record):
+    """A conversation without its messages: how many, the id of the last that was sent before, and those since."""
+
+    count: int
+    base: str = ""
+    tail: tuple[str | Message, ...] = ()
+    """Ids; a short message of the run itself rides along whole."""
+    run: str | None = None
+    """First run id of the chain, where it is not the id of the run that asks."""
+
+
+# --- activities -----------------------------------------------------------------------------------------------------
+
+
+class ResolveInput(Record):
+    """Which agent, and the beginning of the conversation where it is too large to stay in history."""
+
+    agent: str | dict[str, Any]
+    limits: LimitsOverride | None = None
+    output_schema: dict[str, Any] | None = None
+    continue_from: str | None = None
+    large: tuple[Message, ...] = ()
+
+
+class RunContext(Record):
+    """What workers must know of a run besides its conversation; served by the `spec` query."""
+
+    spec: AgentSpec
+    digest: str
+    run: str = ""
+    tenant: str | None = None
+    user: str | None = None
+    data: Any = None
+    metadata: dict[str, str] = Field(default_factory=dict)
+    key_prefix: str = ""
+    """Idempotency keys of a child run begin with its parent's."""
+
+
+class ResolveOutput(Record):
+    """The frozen spec, and what the first step learned of its surroundings."""
+
+    spec: AgentSpec
+    digest: str
+    attributes: tuple[str, ...] = ()
+    """Search attributes that are registered with the right type."""
+    earlier: tuple[Message, ...] = ()
+    """The conversation of the run that this one continues."""
+    large: tuple[Message, ...] = ()
+
+
+class ModelInput(Record):
+    """One model call, by reference."""
+
+    conversation: ConversationRef
+    first_call: int = 1
+    """Number of the first tool call of the reply: ids are c1, c2, ... in the run."""
+    tool_choice: str = "auto"
+    cost_left: str | None = None
+    """US dollars that this call may cost; None without a limit on cost."""
+    tokens_left: int | None = None
+    """Set where the limit on tokens is near."""
+
+
+class ModelOutput(Record):
+    """A recorded reply."""
+
+    message: AssistantMessage
+    usage: Usage = Usage()
+    cost: str = "0"
+    finish: Literal["stop", "length", "filtered", "refused"] = "stop"
+    announced: bool = False
+    structured: Any = None
+    misfit: str | None = None
+    over: str | None = None
+    """The limit that this call would have crossed; nothing was sent."""
+
+
+class ToolInput(Record):
+    """One tool call."""
+
+    call: str
+    tool: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    definition: str | None = None
+    """Digest of the definition that was approved; another one voids the approval."""
+    run: str | None = None
+    earlier: str | None = None
+    """After a reset: the run whose recorded result of a write counts."""
+    same: int = 0
+    """How many calls of the same tool with the same arguments came before in this run."""
+    note: str | None = None
+    """Put before the result: what an approver changed."""
+
+
+class ToolOutput(Record):
+    """What became of a tool call."""
+
+    message: ToolMessage | None = None
+    status: Literal["done", "not_started", "unknown"] = "done"
+    why: str | None = None
+    structured: Any = None
+    """The value of a `final` tool."""
+
+
+class PolicyCall(Record):
+    """A tool call as a policy function sees it."""
+
+    id: str
+    tool: str
+    arguments: dict[str, Any]
+    effect: str
+    agent: str
+    step: int
+    permissions: tuple[str, ...] = ()
+    egress: bool = False
+    untrusted: bool = False
+    tenant: str | None = None
+    user: str | None = None
+    data: Any = None
+    metadata: dict[str, str] = Field(default_factory=dict)
+
+
+class PolicyInput(Record):
+    """All calls of one reply, judged before any of them runs."""
+
+    calls: tuple[tuple[str, str, dict[str, Any]], ...]
+    """Id, tool and arguments."""
+    step: int
+    run: str | None = None
+
+
+class PolicyOutput(Record):
+    """Decisions other than allow, by call id: `deny` or `ask`, and why."""
+
+    decisions: dict[str, tuple[Literal["deny", "ask"], str]] = Field(default_factory=dict)
+
+
+class VerifyInput(Record):
+    """An answer for the agent's own check."""
+
+    conversation: ConversationRef
+    structured: Any = None
+
+
+class VerifyOutput(Record):
+    """None, or what to fix; `crashed` where the check itself failed, which is never a pass."""
+
+    problem: str | None = None
+    crashed: bool = False
+
+
+class ChildRef(Record):
+    """A child run that exists already."""
+
+    workflow_id: str
+
+
+RESOLVE = ActivityRef("resolve_agent", ResolveInput, ResolveOutput)
+CALL_MODEL = ActivityRef("call_model", ModelInput, ModelOutput)
+CALL_TOOL = ActivityRef("call_tool", ToolInput, ToolOutput)
+CHECK_POLICY = ActivityRef("check_policy", PolicyInput, PolicyOutput)
+VERIFY = ActivityRef("verify_answer", VerifyInput, VerifyOutput)
+AWAIT_CHILD = ActivityRef("await_child", ChildRef, dict)
+
+
+class ChildOrigin(Record):
+    """What a parent hands to its child beside the input; never accepted from outside."""
+
+    key_prefix: str
+    seconds_left: float

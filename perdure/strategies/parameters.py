@@ -1,0 +1,18 @@
+"""Parameters of the strategies: frozen, documented, checked when an agent is made."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from perdure.settings import Settings
+
+
+class ToolLoop(Settings):
+    """The model calls tools until it answers."""
+
+    max_repeats: int = Field(3, ge=1, le=100)
+    """How often the same call with the same arguments runs within one turn of the user."""
+    max_nudges: int = Field(2, ge=0, le=10)
+    """How often an empty answer, or a call announced but not sent, is pointed out to the model."""
+    max_cut: int = Field(3, ge=0, le=10)
+    """How often calls cut by the output limit are asked for again."""

@@ -1,0 +1,62 @@
+"""The loop that most agents are: model, tools, model, ... until an answer stands."""
+
+from __future__ import annotations
+
+from perdure.outcomes import Ending, Outcome
+from perdure.runtime import Reply, Runtime
+from perdure.strategies.parameters import ToolLoop
+
+EMPTY = "Your reply was empty. Answer the user, or call a tool."
+MISSING = "You announced a tool call but sent none. Send the call, or answer the user."
+
+
+async def tool_loop(rt: Runtime, params: ToolLoop) -> Ending:
+    """Run the tools a model asks for until it answers without asking; then check the answer and end."""
+    while True:
+        if calls := rt.open_calls():
+            for ran in await rt.tools(calls, max_repeats=params.max_repeats):
+                if ran.final:
+                    text = "".join(p.text for p in ran.message.parts if p.type == "text")
+                    return Ending(outcome=Outcome.SUCCESS, output=text, structured=ran.structured)
+        fresh = rt.take_said() or len(rt.messages) <= 1
+        reply = await rt.model(tool_choice=rt.spec.tool_choice if fresh else "auto")
+        if reply.calls:
+            if reply.finish == "length" and rt.count("cut") > params.max_cut:
+                return _end(
+                    Outcome.FAILED, "truncated", reply, "tool calls were cut by the output limit again and again"
+                )
+            continue
+        if nudge := _nothing(reply):
+            if rt.count("nudge") > params.max_nudges:
+                return _end(Outcome.FAILED, nudge[0], reply, nudge[1])
+            rt.tell(nudge[1], nudge[0])
+            continue
+        if reply.finish != "stop":
+            return _end(*_UNFINISHED[reply.finish], reply)
+        if rt.take_said():
+            continue
+        problem = reply.misfit or await rt.verify(reply.text, reply.structured)
+        if problem is None:
+            return _end(Outcome.SUCCESS, None, reply)
+        if rt.count("correction") > rt.spec.corrections:
+            return _end(Outcome.NO_SOLUTION, "output_schema" if reply.misfit else "verify", reply, problem)
+        rt.tell(f"Your answer was not accepted: {problem}")
+
+
+_UNFINISHED = {
+    "length": (Outcome.NO_SOLUTION, "truncated"),
+    "filtered": (Outcome.BLOCKED, "filtered"),
+    "refused": (Outcome.NO_SOLUTION, "refused"),
+}
+
+
+def _nothing(reply: Reply) -> tuple[str, str] | None:
+    if reply.finish in {"filtered", "refused"}:
+        return None
+    if reply.announced:
+        return "missing_call", MISSING
+    return None if reply.text.strip() else ("empty", EMPTY)
+
+
+def _end(outcome: Outcome, reason: str | None, reply: Reply, message: str | None = None) -> Ending:
+    return Ending(outcome=outcome, reason=reason, output=reply.text, structured=reply.structured, message=message)

@@ -1,0 +1,243 @@
+"""Tools: functions that a model may call, with what must be known before one runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
+
+from pydantic import Field, model_validator
+
+from perdure.approval import Approval
+from perdure.canonical import digest
+from perdure.durations import Duration, parse_duration
+from perdure.errors import ConfigError
+from perdure.schema import FunctionSchema, describe
+from perdure.settings import Settings
+
+if TYPE_CHECKING:
+    from perdure.agent import Agent
+
+Effect = Literal["read", "idempotent", "write", "dangerous"]
+OnUnknown = Literal["tell", "ask", "fail"]
+
+TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+QUICK_LIMIT = timedelta(seconds=2)
+REPEATABLE: frozenset[Effect] = frozenset({"read", "idempotent"})
+"""Effects that may run again after a lost worker."""
+
+
+class ToolOptions(Settings):
+    """What can be said of a tool; None means what its effect or its agent's defaults say."""
+
+    effect: Effect | None = None
+    approval: Approval | bool | None = None
+    timeout: Duration | None = None
+    quick: bool | None = None
+    attempts: int | None = Field(None, ge=1, le=10)
+    heartbeat: Duration | None = None
+    queue: str | None = Field(None, min_length=1, max_length=200)
+    final: bool | None = None
+    on_unknown: OnUnknown | None = None
+    untrusted: bool | None = None
+    egress: bool | None = None
+    permissions: tuple[str, ...] | None = None
+    max_result_chars: int | None = Field(None, ge=100)
+
+    def over(self, defaults: ToolOptions | None) -> ToolOptions:
+        """These options, filled up from `defaults`."""
+        if defaults is None:
+            return self
+        merged = {**dict(defaults), **{name: value for name, value in self if value is not None}}
+        return ToolOptions(**merged)
+
+
+class ToolDefaults(ToolOptions):
+    """Options for all tools of an agent or worker; what a tool says itself wins."""
+
+
+class ToolSpec(Settings):
+    """Everything about a tool that is data; this is what a run freezes."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any]
+    """JSON Schema of the arguments: a closed object."""
+    effect: Effect = "write"
+    approval: Approval | None = None
+    timeout: Duration = timedelta(seconds=60)
+    quick: bool = False
+    attempts: int = 1
+    heartbeat: Duration = timedelta(seconds=20)
+    queue: str | None = None
+    final: bool = False
+    on_unknown: OnUnknown = "tell"
+    untrusted: bool = False
+    egress: bool = False
+    permissions: tuple[str, ...] = ()
+    max_result_chars: int = 50_000
+    agent: str | None = None
+    """Set where the tool is another agent, run as a child."""
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What an approval is bound to besides name and arguments."""
+        return {"description": self.description, "parameters": self.parameters, "effect": self.effect}
+
+    @model_validator(mode="after")
+    def _check(self) -> ToolSpec:
+        if not TOOL_NAME.fullmatch(self.name):
+            raise ValueError(f"name {self.name!r} must be 1 to 64 of A-Z, a-z, 0-9, _ and -")
+        if self.effect not in REPEATABLE and self.attempts > 1:
+            raise ValueError(f"attempts={self.attempts} contradicts effect={self.effect!r}: it never runs twice")
+        if self.quick and (self.effect != "read" or self.timeout > QUICK_LIMIT or self.approval):
+            raise ValueError("quick=True needs effect='read', a timeout of at most 2s and no approval")
+        if self.quick and self.queue:
+            raise ValueError("quick=True runs inside the worker of the run, so queue= cannot be used with it")
+        if self.approval and self.approval.on_timeout == "approve" and self.effect == "dangerous":
+            raise ValueError("approval: on_timeout='approve' is refused for effect='dangerous'")
+        return self
+
+
+def settle_options(options: ToolOptions) -> dict[str, Any]:
+    """The fields of a ToolSpec that follow from options and effect."""
+    given = {name: value for name, value in options if value is not None}
+    effect: Effect = given.setdefault("effect", "write")
+    given.setdefault("attempts", 3 if effect in REPEATABLE else 1)
+    given.setdefault("on_unknown", "ask" if effect == "dangerous" else "tell")
+    if given.get("quick"):
+        given.setdefault("timeout", QUICK_LIMIT)
+    if given.get("approval") is True or (effect == "dangerous" and "approval" not in given):
+        given["approval"] = Approval()
+    elif given.get("approval") is False:
+        if effect == "dangerous":
+            raise ConfigError("approval=False contradicts effect='dangerous': use effect='write' without approval")
+        del given["approval"]
+    return given
+
+
+class Beat(Protocol):
+    """Tells Temporal that a long tool is alive, with optional details for its next attempt."""
+
+    def __call__(self, *details: Any) -> None: ...
+
+
+@dataclass(frozen=True)
+class ToolContext:
+    """What a tool may know of the run that calls it. A parameter of this type is injected and hidden from the model."""
+
+    run_id: str
+    """The workflow id."""
+    call_id: str
+    tool: str
+    idempotency_key: str
+    """The same in every attempt of this call, after continue-as-new and reset; give it to the system you change."""
+    attempt: int = 1
+    agent: str = ""
+    tenant: str | None = None
+    user: str | None = None
+    data: Any = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    state: Any = None
+    """What the agents file's `lifespan` yields."""
+    heartbeat: Beat = lambda *details: None
+    heartbeat_details: tuple[Any, ...] = ()
+    """What the last attempt reported before it was lost."""
+
+
+class Tool:
+    """A function with its ToolSpec; calling it calls the function."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any] | None,
+        schema: FunctionSchema | None,
+        options: ToolOptions,
+        *,
+        name: str,
+        description: str,
+        parameters: Mapping[str, Any],
+        agent: Agent | None = None,
+    ) -> None:
+        self.function = function
+        self.schema = schema
+        self.options = options
+        self.agent = agent
+        self._base = {"name": name, "description": description, "parameters": dict(parameters)}
+        self.spec = self.with_defaults(None)
+
+    def with_defaults(self, defaults: ToolOptions | None) -> ToolSpec:
+        """The spec that this tool has in an agent with these defaults; raises ConfigError where they contradict."""
+        options = self.options.over(defaults)
+        try:
+            extra = {"agent": self.agent.name} if self.agent else {}
+            return ToolSpec(**self._base, **settle_options(options), **extra)
+        except ConfigError as error:
+            raise ConfigError(f"tool {self._base['name']!r}: {str(error).removeprefix('ToolSpec: value: ')}") from None
+
+    @property
+    def definition_digest(self) -> str:
+        """Changes when what an approver saw changes."""
+        return digest(self.spec.definition)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.function is None:
+            raise ConfigError(f"tool {self.spec.name!r} is an agent; it only runs inside a run")
+        return self.function(*args, **kwargs)
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = ...,
+    effect: Effect | None = ...,
+    approval: Approval | bool | None = ...,
+    timeout: Any = ...,
+    quick: bool | None = ...,
+    attempts: int | None = ...,
+    heartbeat: Any = ...,
+    queue: str | None = ...,
+    final: bool | None = ...,
+    on_unknown: OnUnknown | None = ...,
+    untrusted: bool | None = ...,
+    egress: bool | None = ...,
+    permissions: tuple[str, ...] | list[str] | None = ...,
+    max_result_chars: int | None = ...,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    **options: Any,
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a tool of a function; bare or with options (see the README's table). Raises ConfigError."""
+
+    def build(target: Callable[..., Any]) -> Tool:
+        label = str(name or getattr(target, "__name__", repr(target)))
+        if isinstance(target, Tool):
+            raise ConfigError(f"tool {label!r}: it is a tool already; remove the second @tool")
+        if "timeout" in options and options["timeout"] is not None:
+            try:
+                parse_duration(options["timeout"])
+            except ValueError as error:
+                raise ConfigError(f"tool {label!r}: timeout: {error}") from None
+        try:
+            settled = ToolOptions(**options)
+        except ConfigError as error:
+            raise ConfigError(f"tool {label!r}: {str(error).removeprefix('ToolOptions: ')}") from None
+        schema = describe(target, context_type=ToolContext)
+        return Tool(
+            target,
+            schema,
+            settled,
+            name=label,
+            description=schema.description,
+            parameters=schema.parameters,
+        )
+
+    return build if function is None else build(function)

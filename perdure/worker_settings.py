@@ -1,0 +1,45 @@
+"""What a worker takes from its environment, read once and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import PurePath
+from typing import Any, Self
+
+from pydantic import Field
+
+from perdure.contracts import TASK_QUEUE
+from perdure.settings import Settings
+
+
+class WorkerSettings(Settings):
+    """Settings of one worker process."""
+
+    task_queue: str = Field(TASK_QUEUE, min_length=1, max_length=200)
+    data_dir: PurePath = PurePath(".perdure")
+    """Folder of the embedded stores."""
+    allowed_urls: frozenset[str] = frozenset()
+    """Addresses that agents written as data may use."""
+    allowed_keys: frozenset[str] = frozenset()
+    """Names of key variables that agents written as data may use."""
+    max_activities: int = Field(100, ge=1, le=10_000)
+    """Model and tool calls at once."""
+    max_cached_runs: int = Field(1_000, ge=1, le=100_000)
+    idle_first: timedelta = timedelta(minutes=5)
+    """Silence of a model before its first data."""
+    idle_between: timedelta = timedelta(minutes=1)
+    """Silence of a model between data."""
+
+    @classmethod
+    def parse(cls, environment: Mapping[str, str]) -> Self:
+        """Settings from `PERDURE_*` variables; raises ConfigError that names the field."""
+        given: dict[str, Any] = {
+            field: environment[variable]
+            for field in cls.model_fields
+            if environment.get(variable := f"PERDURE_{field.upper()}", "") != ""
+        }
+        for field in ("allowed_urls", "allowed_keys"):
+            if field in given:
+                given[field] = frozenset(item.strip() for item in given[field].split(","))
+        return cls(**given)

@@ -1,0 +1,113 @@
+"""The worker: reads the environment, builds clients and stores, wires them, runs. No logic lives here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+from activities.checks import CheckActivities
+from activities.children import ChildActivities
+from activities.connection import connect
+from activities.converter import data_converter
+from activities.http import make_client
+from activities.model import Idle, ModelActivities
+from activities.registry import Registry, load
+from activities.resolve import ResolveActivities
+from activities.stores.files import FileStore
+from activities.tool_calls import SHUTDOWN_GRACE, ToolActivities
+from activities.tool_threads import ToolThreads
+from activities.transcript import Contexts, Transcripts
+from perdure.errors import PerdureError
+from perdure.worker_settings import WorkerSettings
+from workflows.interceptor import RunInterceptor
+from workflows.runner import WORKFLOWS, make_runner
+
+THROTTLE = timedelta(milliseconds=200)
+STICKY = timedelta(seconds=3)
+
+
+@asynccontextmanager
+async def serving(client: Client, registry: Registry, settings: WorkerSettings) -> AsyncIterator[Worker]:
+    """A running worker for these agents; leaving the block stops it gracefully."""
+    store = FileStore(Path(settings.data_dir) / "blobs")
+    transcripts, contexts, threads = Transcripts(), Contexts(), ToolThreads()
+    idle = Idle(settings.idle_first.total_seconds(), settings.idle_between.total_seconds())
+    await threads.start(registry.lifespans)
+    async with make_client() as http:
+        models = ModelActivities(client, http, transcripts, contexts, store, os.environ, idle)
+        tools = ToolActivities(client, registry, threads, transcripts, contexts, store)
+        checks = CheckActivities(client, registry, threads, transcripts, contexts, store)
+        resolves = ResolveActivities(client, registry, store, settings.allowed_urls, settings.allowed_keys)
+        worker = Worker(
+            client,
+            task_queue=settings.task_queue,
+            workflows=WORKFLOWS,
+            activities=[
+                resolves.resolve_agent,
+                models.call_model,
+                tools.call_tool,
+                checks.check_policy,
+                checks.verify_answer,
+                ChildActivities(client).await_child,
+            ],
+            workflow_runner=make_runner(),
+            interceptors=[RunInterceptor()],
+            max_cached_workflows=settings.max_cached_runs,
+            max_concurrent_activities=settings.max_activities,
+            sticky_queue_schedule_to_start_timeout=STICKY,
+            max_heartbeat_throttle_interval=THROTTLE,
+            default_heartbeat_throttle_interval=THROTTLE,
+            graceful_shutdown_timeout=timedelta(seconds=max(SHUTDOWN_GRACE, registry.longest_write()) + 5),
+        )
+        try:
+            async with worker:
+                yield worker
+        finally:
+            await threads.stop()
+
+
+async def run(targets: Sequence[str], settings: WorkerSettings) -> None:
+    """Serve the agents of files and modules until SIGTERM or SIGINT."""
+    registry = Registry()
+    load(targets, registry)
+    client = await connect(data_converter(FileStore(Path(settings.data_dir) / "blobs")))
+    stop = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    async with serving(client, registry, settings):
+        names = ", ".join(registry.agents)
+        print(f"worker: serving {names} on queue {settings.task_queue!r} of {client.service_client.config.target_host}")
+        sys.stdout.flush()
+        await stop.wait()
+        print("worker: stopping; calls that must not be cut are finished first", flush=True)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit code of `python worker.py my_agents.py ...`."""
+    logging.basicConfig(level=os.environ.get("PERDURE_LOG", "WARNING").upper())
+    if not arguments or arguments[0].startswith("-"):
+        print("usage: python worker.py my_agents.py [more.py | package.module ...]", file=sys.stderr)
+        return 2
+    try:
+        asyncio.run(run(arguments, WorkerSettings.parse(os.environ)))
+    except PerdureError as error:
+        print(f"worker: {error}", file=sys.stderr)
+        return 3 if type(error).__name__ == "Unreachable" else 2
+    return 0
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # a process that ran a Worker may abort while the interpreter shuts down

@@ -1,0 +1,1 @@
+"""Orchestration: deterministic workflow code."""

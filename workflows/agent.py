@@ -1,0 +1,261 @@
+"""AgentWorkflow: one run of an agent, from its input to its result."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+from temporalio import workflow
+from temporalio.common import RawValue
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, is_cancelled_exception
+
+from perdure.approval import Refused
+from perdure.canonical import canonical_json, clean
+from perdure.contracts import (
+    AGENT_WORKFLOW,
+    OFFLOAD_CHARS,
+    RESOLVE,
+    ChildOrigin,
+    ResolveInput,
+    ResolveOutput,
+    RunContext,
+    RunInput,
+)
+from perdure.limits import LimitReached
+from perdure.messages import AssistantMessage, Message, SystemMessage, UserMessage, text, text_of
+from perdure.outcomes import FAILING, Ending, Outcome, RunFault
+from perdure.plain import Plain
+from perdure.settings import problems_of
+from perdure.strategies.runners import run_strategy
+from perdure.undecodable import Undecodable
+from workflows import options, views
+from workflows.inbox import Inbox
+from workflows.runtime import Stopped, WorkflowRuntime, limit_ending
+from workflows.state import Carried, RunState
+from workflows.steps import execute
+
+
+@workflow.defn(name=AGENT_WORKFLOW)
+class AgentWorkflow:
+    """Resolve the agent, run its strategy, end with one of the outcomes."""
+
+    def __init__(self) -> None:
+        self._run = RunState()
+        self._board = views.Board()
+        self._inbox = Inbox(self._run)
+        self._runtime = WorkflowRuntime(self._run, self._board)
+
+    @workflow.run
+    async def run(self, payload: Any = None, inner: Any = None) -> Plain:
+        """The result of the run. `inner` is what only a parent or an earlier run of the chain can give."""
+        try:
+            ending = await self._within_deadline(self._main(payload, inner))
+        except RunFault as fault:
+            ending = fault.ending
+        except LimitReached as reached:
+            self._run.note("limit_reached", reason=reached.reason)
+            ending = limit_ending(reached.reason)
+        except Stopped as stopped:
+            ending = Ending(outcome=Outcome.NO_SOLUTION, reason="stopped", message=str(stopped))
+        except (asyncio.CancelledError, CancelledError, ActivityError) as error:
+            if not is_cancelled_exception(error):
+                raise
+            self._close(Ending(outcome=Outcome.CANCELLED, reason="cancelled"))
+            raise
+        return self._close(ending)
+
+    async def _main(self, payload: Any, inner: Any) -> Ending:
+        if workflow.info().continued_run_id is not None and inner is not None:
+            self._run.take_over(Carried.model_validate(inner))
+            self._run.note("continued")
+        else:
+            await self._begin(payload, ChildOrigin.model_validate(inner) if inner is not None else None)
+        assert self._run.context is not None
+        return await run_strategy(self._runtime, self._run.context.spec.strategy)
+
+    async def _begin(self, payload: Any, origin: ChildOrigin | None) -> None:
+        run = self._run
+        run.input = read_input(payload)
+        run.tick()
+        beginning = list(opening(run.input))
+        large = tuple(m for m in beginning if len(text_of(m)) >= OFFLOAD_CHARS)
+        resolved = await self._resolve(run.input, large)
+        run.context = RunContext(
+            spec=resolved.spec,
+            digest=resolved.digest,
+            run=workflow.info().first_execution_run_id,
+            tenant=run.input.tenant,
+            user=run.input.user,
+            data=run.input.data,
+            metadata=run.input.metadata,
+            key_prefix=f"{origin.key_prefix}/" if origin else "",
+        )
+        run.limits = resolved.spec.limits
+        run.attributes = resolved.attributes
+        run.approvals.requester = run.input.user
+        smaller = iter(resolved.large)
+        run.messages = [
+            *resolved.earlier,
+            *((next(smaller) if m in large else m).model_copy(update={"id": run.mint()}) for m in beginning),
+        ]
+        run.next_call = 1 + max((call_number(m) for m in resolved.earlier), default=0)
+        run.sent = max(0, len(run.messages) - 4)
+        run.note(
+            "run_started", agent=resolved.spec.name, model=resolved.spec.models[0].label, spec_digest=resolved.digest
+        )
+        prompt = next((text_of(m) for m in reversed(beginning) if isinstance(m, UserMessage)), "")
+        workflow.upsert_memo({"agent": resolved.spec.name, "prompt": prompt[:200]})
+        self._board.changed(run, "started")
+
+    async def _resolve(self, given: RunInput, large: tuple[Message, ...]) -> ResolveOutput:
+        name = given.agent if isinstance(given.agent, str) else given.agent.get("name", "")
+        asked = ResolveInput(
+            agent=given.agent,
+            limits=given.limits,
+            output_schema=given.output_schema,
+            continue_from=given.continue_from,
+            large=large,
+        )
+        try:
+            return await execute(RESOLVE, asked, options.RESOLVE, f"resolve {name}"[:100])
+        except ActivityError as error:
+            cause = error.cause
+            if not isinstance(cause, ApplicationError):
+                if is_cancelled_exception(error):
+                    raise
+                raise RunFault(Outcome.FAILED, "resolve", str(cause or error)[:2_000]) from error
+            outcome = Outcome.INVALID_INPUT if cause.type == Outcome.INVALID_INPUT else Outcome.FAILED
+            raise RunFault(outcome, str(cause.type or "resolve"), cause.message[:2_000]) from error
+
+    async def _within_deadline(self, main: Coroutine[Any, Any, Ending]) -> Ending:
+        """Run `main` while there is time; the clock stands still in the waiting states."""
+        run = self._run
+        task = asyncio.create_task(main)
+        try:
+            while not task.done():
+                if run.state != "running":
+                    await workflow.wait_condition(lambda: task.done() or run.state == "running")
+                    continue
+                if run.seconds_left() <= 0:
+                    raise LimitReached("deadline")
+                try:
+                    await workflow.wait_condition(
+                        lambda: task.done() or run.state != "running",
+                        timeout=run.time_left(),
+                        timeout_summary="deadline",
+                    )
+                except TimeoutError:
+                    run.tick()
+            return task.result()
+        finally:
+            task.cancel()
+            await workflow.wait([task])
+
+    def _close(self, ending: Ending) -> Plain:
+        run = self._run
+        for call_id in list(run.approvals.open):
+            run.approvals.close(call_id)
+        run.tick()
+        run.ending = ending
+        run.note("run_ended", outcome=ending.outcome.value, reason=ending.reason, message=ending.message)
+        self._board.changed(run, "ended")
+        made = views.result(run, ending)
+        if ending.outcome in FAILING:
+            raise ApplicationError(
+                ending.message or ending.reason or "failed", made, type=ending.outcome.value, non_retryable=True
+            )
+        return made
+
+    # --- messages and queries -----------------------------------------------------------------------------------------
+
+    @workflow.signal(dynamic=True, description="decide, approve, deny, say, answer, stop")
+    def on_signal(self, name: str, args: Sequence[RawValue]) -> None:
+        """Take a message; a bad one is recorded and changes nothing."""
+        self._run.received += 1
+        self._inbox.receive(name, args)
+
+    @workflow.update(dynamic=True, description="decide, approve, deny, say, answer, stop")
+    def on_update(self, name: str, args: Sequence[RawValue]) -> Plain:
+        """Take a message and answer; the validator has refused a bad one."""
+        self._run.received += 1
+        return Plain(self._inbox.take(name, args))
+
+    @on_update.validator
+    def check_update(self, name: str, args: Sequence[RawValue]) -> None:
+        """Refuse a bad message with the reason; leaves no trace in history."""
+        try:
+            self._inbox.check(name, args)
+        except Refused as refusal:
+            raise ApplicationError(str(refusal), type="refused", non_retryable=True) from None
+
+    @workflow.query
+    def status(self) -> Plain:
+        """State, spend, limits, and what waits for a person."""
+        return views.status(self._run)
+
+    @workflow.query
+    def approvals(self) -> Plain:
+        """Calls that wait for approval, under `pending`."""
+        return Plain(pending=views.approvals(self._run))
+
+    @workflow.query
+    def conversation(self, want: Any = None) -> Plain:
+        """A page of the conversation: `{"after": n}`."""
+        return views.conversation(self._run, want)
+
+    @workflow.query
+    def events(self, want: Any = None) -> Plain:
+        """The event log: `{"after": n}`."""
+        return views.events(self._run, want)
+
+    @workflow.query
+    def usage(self) -> Plain:
+        """Tokens, cost, steps."""
+        return views.usage(self._run)
+
+    @workflow.query
+    def spec(self) -> Plain:
+        """The agent as it was frozen into this run."""
+        return views.spec(self._run)
+
+
+def read_input(payload: Any) -> RunInput:
+    """The run's input; raises RunFault that names the field."""
+    if isinstance(payload, Undecodable):
+        raise RunFault(Outcome.INVALID_INPUT, "invalid_input", f"input: cannot be read: {payload.reason}")
+    if not isinstance(payload, dict):
+        shown = "nothing" if payload is None else type(payload).__name__
+        raise RunFault(
+            Outcome.INVALID_INPUT,
+            "invalid_input",
+            f'input: must be one JSON object such as {{"agent":"clerk","prompt":"..."}}, not {shown}',
+        )
+    try:
+        return RunInput.model_validate(clean(payload))
+    except ValidationError as error:
+        raise RunFault(Outcome.INVALID_INPUT, "invalid_input", f"input: {problems_of(error)}") from None
+
+
+def opening(given: RunInput) -> list[Message]:
+    """The messages that a run begins with; `data` follows the last of the user, as JSON."""
+    made: list[Message] = []
+    for message in given.messages or ():
+        parts = tuple(message.content)
+        if message.role == "assistant":
+            body = "".join(p.text for p in parts if p.type == "text")
+            made.append(AssistantMessage(role="assistant", parts=text(body)))
+        else:
+            made.append((SystemMessage if message.role == "system" else UserMessage)(role=message.role, parts=parts))
+    if given.prompt is not None:
+        made.append(UserMessage(role="user", parts=tuple(given.prompt)))
+    if given.data is not None:
+        body = f"Data of this run, as JSON:\n{canonical_json(given.data)}"
+        made.append(UserMessage(role="user", parts=text(body)))
+    return made
+
+
+def call_number(message: Message) -> int:
+    """The highest number among the ids of a message's calls."""
+    return max((int(c.id[1:]) for c in message.calls), default=0) if isinstance(message, AssistantMessage) else 0

@@ -1,0 +1,94 @@
+"""Timeouts and retries of every kind of activity, each with its reason. Nothing else in the workflows names a duration."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TypedDict
+
+from temporalio.common import RetryPolicy
+
+from perdure.tools import REPEATABLE, ToolSpec
+
+
+class LocalOptions(TypedDict):
+    """Of a local activity."""
+
+    start_to_close_timeout: timedelta
+    retry_policy: RetryPolicy
+
+
+class Options(LocalOptions, total=False):
+    """Of an activity."""
+
+    schedule_to_start_timeout: timedelta
+    heartbeat_timeout: timedelta
+
+
+RESOLVE: Options = {
+    # Instructions may be a function that does I/O.
+    "start_to_close_timeout": timedelta(seconds=60),
+    "retry_policy": RetryPolicy(maximum_attempts=5),
+}
+
+MODEL: Options = {
+    # Long enough for reasoning models; the idle limits on data inside the activity are much shorter.
+    "start_to_close_timeout": timedelta(minutes=10),
+    # A killed worker's call is resumed after this; a server outage that is longer repeats a paid call.
+    "heartbeat_timeout": timedelta(seconds=30),
+    "retry_policy": RetryPolicy(
+        maximum_interval=timedelta(seconds=60),
+        maximum_attempts=6,
+        # An oversized reply would be paid for again and again.
+        non_retryable_error_types=["PayloadsTooLarge"],
+    ),
+}
+
+POLICY: LocalOptions = {
+    # Local: one event for all calls of a reply. A policy that needs longer denies.
+    "start_to_close_timeout": timedelta(seconds=10),
+    "retry_policy": RetryPolicy(maximum_attempts=2),
+}
+
+VERIFY: Options = {
+    "start_to_close_timeout": timedelta(minutes=5),
+    "heartbeat_timeout": timedelta(seconds=30),
+    "retry_policy": RetryPolicy(maximum_attempts=3),
+}
+
+AWAIT_CHILD: Options = {
+    "start_to_close_timeout": timedelta(days=30),
+    "heartbeat_timeout": timedelta(seconds=60),
+    "retry_policy": RetryPolicy(maximum_attempts=100),
+}
+
+MARGIN = timedelta(seconds=15)
+"""A tool's own timeout is kept inside the attempt; this much later Temporal gives the attempt up."""
+
+QUEUE_WAIT = timedelta(minutes=5)
+"""How long a call waits for a worker of the tool's own queue before it counts as not started."""
+
+QUESTION_WAIT = timedelta(hours=24)
+"""How long a person has to say what became of a call whose outcome is unknown."""
+
+NOT_STARTED_ATTEMPTS = 3
+"""How often a call that provably never began is scheduled."""
+
+
+def tool_options(spec: ToolSpec) -> Options:
+    """How a tool runs: `read` and `idempotent` calls are repeated after a lost worker, the others never."""
+    options: Options = {
+        "start_to_close_timeout": spec.timeout + MARGIN,
+        "heartbeat_timeout": spec.heartbeat,
+        "retry_policy": RetryPolicy(maximum_attempts=spec.attempts if spec.effect in REPEATABLE else 1),
+    }
+    if spec.queue:
+        options["schedule_to_start_timeout"] = QUEUE_WAIT
+    return options
+
+
+def quick_options(spec: ToolSpec) -> LocalOptions:
+    """A quick tool runs inside the worker that holds the run."""
+    return {
+        "start_to_close_timeout": spec.timeout + timedelta(seconds=1),
+        "retry_policy": RetryPolicy(maximum_attempts=spec.attempts),
+    }

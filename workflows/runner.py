@@ -1,0 +1,29 @@
+"""The sandbox that workers, tests and replays share, and what passes through it."""
+
+from __future__ import annotations
+
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from workflows.agent import AgentWorkflow
+from workflows.unknown import UnknownWorkflow
+
+WORKFLOWS = [AgentWorkflow, UnknownWorkflow]
+"""Every workflow of a worker."""
+
+PASSED_THROUGH = (
+    "perdure",
+    "jsonschema",
+    "jsonschema_specifications",
+    "referencing",
+    "rpds",
+    "attr",
+    "attrs",
+    "docstring_parser",
+    "typing_extensions",
+)
+"""Pure modules: loaded once instead of for every run. Their purity is linted, for passing through removes the guard."""
+
+
+def make_runner() -> SandboxedWorkflowRunner:
+    """The workflow runner of workers and replayers."""
+    return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH))

@@ -1,0 +1,197 @@
+"""The Runtime that strategies see, made of activities: every step checked before it spends, recorded once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+
+from perdure.agent import AgentSpec
+from perdure.contracts import CALL_MODEL, VERIFY, ModelInput, ModelOutput, VerifyInput, VerifyOutput
+from perdure.errors import ErrorKind
+from perdure.limits import LimitReached
+from perdure.messages import AssistantMessage, CallPart, Message, ToolMessage, text_of
+from perdure.outcomes import Ending, Outcome, RunFault
+from perdure.runtime import Ran, Reply
+from workflows import options
+from workflows.attempts import Attempts
+from workflows.calls import Calls
+from workflows.state import RunState
+from workflows.steps import execute
+from workflows.views import Board
+
+NEAR_TOKENS = 50_000
+"""From here on a model call is told how many tokens are left, so that its answer fits."""
+MOST_SIGNALS = 8_000
+"""Messages after which the run continues as new; the server ends a run at 10,000 signals."""
+
+REASONS = {ErrorKind.CONTEXT_LENGTH: "context_length", ErrorKind.CONFIGURATION: "configuration"}
+"""Reasons of failed model calls other than `provider_error`."""
+
+
+class Stopped(Exception):
+    """The run was asked to stop."""
+
+
+class WorkflowRuntime:
+    """Runtime of `AgentWorkflow`."""
+
+    def __init__(self, run: RunState, board: Board) -> None:
+        self._run = run
+        self._board = board
+        self._calls = Calls(run, board, Attempts(run, board))
+
+    @property
+    def spec(self) -> AgentSpec:
+        """The agent, frozen."""
+        assert self._run.context is not None
+        return self._run.context.spec
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """The conversation so far."""
+        return self._run.messages
+
+    async def model(self, *, tool_choice: str = "auto") -> Reply:
+        """One model call; raises LimitReached, RunFault or Stopped instead where it must not happen."""
+        run = self._run
+        self._between_steps()
+        estimate = self._estimate()
+        run.account.check_step(run.limits, estimate)
+        self._board.changed(run, f"waiting for {self.spec.models[0].label}, step {run.account.steps + 1}")
+        tokens_left = run.limits.tokens - run.account.usage.total
+        question = ModelInput(
+            conversation=run.conversation(),
+            first_call=run.next_call,
+            tool_choice=tool_choice,
+            cost_left=str(run.limits.cost_usd - run.account.cost_usd) if run.limits.cost_usd is not None else None,
+            tokens_left=tokens_left if tokens_left < NEAR_TOKENS else None,
+        )
+        output = await self._call_model(question)
+        if output.over:
+            raise LimitReached(output.over)
+        run.account.steps += 1
+        run.account.spend(output.usage, Decimal(output.cost))
+        run.last_usage = output.usage
+        run.sent = len(run.messages)
+        run.messages.append(output.message)
+        run.next_call += len(output.message.calls)
+        body = text_of(output.message)
+        run.note(
+            "reply",
+            step=run.account.steps,
+            text=body[:500] or None,
+            calls=[call.id for call in output.message.calls] or None,
+            tokens=output.usage.total,
+            cost_usd=output.cost,
+        )
+        return Reply(
+            message=output.message,
+            finish=output.finish,
+            announced=output.announced,
+            structured=output.structured,
+            misfit=output.misfit,
+        )
+
+    async def tools(self, calls: Sequence[CallPart], *, max_repeats: int = 3) -> Sequence[Ran]:
+        """Run calls; their results are in the conversation afterwards, in call order."""
+        self._board.changed(self._run, f"running {', '.join(call.tool for call in calls)}"[:200])
+        return await self._calls.execute(calls, max_repeats)
+
+    def open_calls(self) -> Sequence[CallPart]:
+        """Calls of the last reply without a result."""
+        messages = self._run.messages
+        answered: set[str] = set()
+        for message in reversed(messages):
+            if isinstance(message, ToolMessage):
+                answered.add(message.call)
+            elif isinstance(message, AssistantMessage):
+                return [call for call in message.calls if call.id not in answered]
+            else:
+                return []
+        return []
+
+    def take_said(self) -> bool:
+        """Add what the user said meanwhile; a new turn begins with it."""
+        run = self._run
+        if not run.said:
+            return False
+        while run.said:
+            run.say(run.said.popleft()["text"])
+        run.turn_calls.clear()
+        run.counters["refused_repeats"] = 0
+        return True
+
+    def tell(self, text: str, kind: str = "correction") -> None:
+        """Add a correction to the conversation."""
+        self._run.say(text)
+        self._run.note("correction", about=kind, text=text[:500])
+
+    async def verify(self, output: str, structured: Any) -> str | None:
+        """Ask the agent's own check; one that crashes ends the run, for it is never a pass."""
+        if not self.spec.verify:
+            return None
+        answer = VerifyInput(conversation=self._run.conversation(), structured=structured)
+        try:
+            verdict = await execute(VERIFY, answer, options.VERIFY, "verify the answer")
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            verdict = VerifyOutput(problem=str(error.cause or error)[:1_000], crashed=True)
+        if verdict.crashed:
+            raise RunFault(Outcome.FAILED, "verify_crashed", f"verify: {verdict.problem}")
+        return verdict.problem
+
+    def count(self, name: str) -> int:
+        """Add one to a counter of the run."""
+        self._run.counters[name] += 1
+        return self._run.counters[name]
+
+    def now(self) -> datetime:
+        """The run's time."""
+        return workflow.now()
+
+    def _between_steps(self) -> None:
+        """Stop, or continue as new, where nothing is in flight."""
+        run = self._run
+        if run.stop_reason is not None:
+            raise Stopped(run.stop_reason)
+        if run.seconds_left() <= 0:
+            raise LimitReached("deadline")
+        if workflow.info().is_continue_as_new_suggested() or run.received > MOST_SIGNALS:
+            workflow.continue_as_new(args=[None, run.carry()])
+
+    def _estimate(self) -> int:
+        """About how many tokens the next call takes in: what the last one reported, and four characters each since."""
+        fresh = sum(len(text_of(message)) for message in self._run.messages[self._run.sent :])
+        return self._run.last_usage.total + fresh // 4
+
+    async def _call_model(self, question: ModelInput) -> ModelOutput:
+        label = self.spec.models[0].name or self.spec.models[0].provider
+        try:
+            return await execute(CALL_MODEL, question, options.MODEL, f"{label}, step {self._run.account.steps + 1}")
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            raise model_fault(error) from error
+
+
+def model_fault(error: ActivityError) -> RunFault:
+    """How a run ends whose model could not be reached or refused the request."""
+    cause = error.cause
+    kind = cause.type if isinstance(cause, ApplicationError) else None
+    message = cause.message if isinstance(cause, ApplicationError) else str(cause or error)
+    if kind == "unknown_price":
+        return RunFault(Outcome.FAILED, "unknown_price", message)
+    reason = REASONS.get(ErrorKind(kind), "provider_error") if kind in set(ErrorKind) else "provider_error"
+    return RunFault(Outcome.FAILED, reason, message[:2_000])
+
+
+def limit_ending(reason: str) -> Ending:
+    """How a run ends at a limit."""
+    outcome = Outcome.TIMEOUT if reason == "deadline" else Outcome.BUDGET_EXCEEDED
+    return Ending(outcome=outcome, reason=reason)

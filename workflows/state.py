@@ -1,0 +1,212 @@
+"""The state of a run: everything that handlers touch, made before the run begins, and what a continuation carries."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, deque
+from datetime import datetime, timedelta
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+from temporalio import workflow
+
+from perdure.approval import Approvals, Verdict
+from perdure.contracts import ConversationRef, RunContext, RunInput
+from perdure.limits import Account, Limits
+from perdure.messages import Message, Usage, UserMessage, text, text_of
+from perdure.outcomes import Ending
+from perdure.questions import Questions
+
+EVENT_BYTES = 256 * 1024
+"""Events kept for the `events` query; older ones stay in Temporal's history."""
+INLINE_CHARS = 1024
+"""A message of the run itself up to this length rides along with the next model call."""
+
+
+class Carried(BaseModel):
+    """What continue-as-new hands to the next run of the chain."""
+
+    model_config = ConfigDict(frozen=True)
+
+    input: RunInput
+    context: RunContext
+    limits: Limits
+    attributes: tuple[str, ...]
+    messages: tuple[Message, ...]
+    account: Account
+    counters: dict[str, int]
+    next_call: int
+    said: tuple[dict[str, Any], ...]
+    said_ids: tuple[str, ...]
+    calls: dict[str, int]
+    turn_calls: dict[str, int]
+    unsure: tuple[str, ...]
+    settled: dict[str, Verdict]
+    events: tuple[dict[str, Any], ...]
+    event_count: int
+    last_usage: Usage
+    stop_reason: str | None = None
+
+
+class RunState:
+    """One run. Handlers change it at any time after construction; the strategy reads it between its steps."""
+
+    def __init__(self) -> None:
+        self.input: RunInput | None = None
+        self.context: RunContext | None = None
+        self.limits = Limits()
+        self.attributes: tuple[str, ...] = ()
+        self.messages: list[Message] = []
+        self.sent = 0
+        """How many messages workers have seen with a model call."""
+        self.own: set[str] = set()
+        """Ids of messages that the run itself made: no worker has them."""
+        self.account = Account()
+        self.counters: Counter[str] = Counter()
+        self.next_call = 1
+        self.said: deque[dict[str, Any]] = deque()
+        self.said_ids: dict[str, None] = {}
+        self.calls: Counter[str] = Counter()
+        self.turn_calls: Counter[str] = Counter()
+        self.unsure: set[str] = set()
+        """Calls whose outcome is unknown: an identical one needs a person."""
+        self.approvals = Approvals()
+        self.questions = Questions()
+        self.events: deque[dict[str, Any]] = deque()
+        self.event_count = 0
+        self.last_usage = Usage()
+        self.stop_reason: str | None = None
+        self.received = 0
+        """Signals and updates of this run of the chain."""
+        self.ending: Ending | None = None
+        self.activity = "starting"
+        """What the run is doing, for people."""
+        self._event_bytes = 0
+        self._active_since: datetime | None = None
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        """One of the contract's states."""
+        if self.ending is not None:
+            return "closed"
+        if self.approvals.open:
+            return "waiting_approval"
+        return "waiting_answer" if self.questions.open else "running"
+
+    def tick(self) -> None:
+        """Settle the active time up to now; called whenever a wait begins or ends."""
+        now = workflow.now()
+        if self._active_since is not None:
+            self.account.active += (now - self._active_since).total_seconds()
+        self._active_since = now if self.state == "running" else None
+
+    def seconds_left(self) -> float:
+        """What is left of the deadline."""
+        running = (workflow.now() - self._active_since).total_seconds() if self._active_since else 0.0
+        return self.limits.deadline.total_seconds() - self.account.active - running
+
+    def time_left(self) -> timedelta:
+        """`seconds_left` as a timer takes it."""
+        return timedelta(seconds=max(0.0, self.seconds_left()))
+
+    # --- conversation -----------------------------------------------------------------------------------------------
+
+    def mint(self) -> str:
+        """An id for a message of the run; another one after a reset, so that no worker's memory mistakes it."""
+        minted = f"r{workflow.random().getrandbits(44):011x}"
+        self.own.add(minted)
+        return minted
+
+    def say(self, body: str) -> None:
+        """Add a user message to the conversation."""
+        self.messages.append(UserMessage(role="user", parts=text(body), id=self.mint()))
+
+    def conversation(self) -> ConversationRef:
+        """The conversation by reference, for an activity."""
+        tail = [
+            message if message.id in self.own and len(text_of(message)) <= INLINE_CHARS else message.id
+            for message in self.messages[self.sent :]
+        ]
+        return ConversationRef(
+            count=len(self.messages),
+            base=self.messages[self.sent - 1].id if self.sent else "",
+            tail=tuple(tail),
+            run=self.chain,
+        )
+
+    @property
+    def chain(self) -> str | None:
+        """First run id of the chain, where it is another than this run's: what idempotency keys and caches begin with."""
+        info = workflow.info()
+        return info.first_execution_run_id if info.first_execution_run_id != info.run_id else None
+
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    def note(self, kind: str, **fields: Any) -> None:
+        """Append to the event log; the oldest make room."""
+        self.event_count += 1
+        present = {name: value for name, value in fields.items() if value is not None}
+        event = {"n": self.event_count, "at": workflow.now().isoformat(), "type": kind, **present}
+        self.events.append(event)
+        self._event_bytes += _size(event)
+        while self._event_bytes > EVENT_BYTES and len(self.events) > 1:
+            self._event_bytes -= _size(self.events.popleft())
+
+    # --- continuation -----------------------------------------------------------------------------------------------
+
+    def carry(self) -> Carried:
+        """Everything the next run of the chain needs."""
+        assert self.input is not None
+        assert self.context is not None
+        self.tick()
+        return Carried(
+            input=self.input,
+            context=self.context,
+            limits=self.limits,
+            attributes=self.attributes,
+            messages=tuple(self.messages),
+            account=self.account,
+            counters=dict(self.counters),
+            next_call=self.next_call,
+            said=tuple(self.said),
+            said_ids=tuple(self.said_ids),
+            calls=dict(self.calls),
+            turn_calls=dict(self.turn_calls),
+            unsure=tuple(sorted(self.unsure)),
+            settled=self.approvals.settled,
+            events=tuple(self.events),
+            event_count=self.event_count,
+            last_usage=self.last_usage,
+            stop_reason=self.stop_reason,
+        )
+
+    def take_over(self, carried: Carried) -> None:
+        """Go on from what an earlier run of the chain carried; what handlers brought meanwhile comes after it."""
+        early = list(self.said)
+        self.input, self.context, self.limits = carried.input, carried.context, carried.limits
+        self.attributes = carried.attributes
+        self.messages = list(carried.messages)
+        self.sent = len(self.messages)
+        self.account = carried.account.model_copy()
+        self.counters = Counter(carried.counters)
+        self.next_call = carried.next_call
+        self.said_ids = {**dict.fromkeys(carried.said_ids), **self.said_ids}
+        self.said = deque([*carried.said, *(e for e in early if e.get("message_id") not in carried.said_ids)])
+        self.calls, self.turn_calls = Counter(carried.calls), Counter(carried.turn_calls)
+        self.unsure = set(carried.unsure)
+        self.approvals.settled.update(carried.settled)
+        self.approvals.requester = carried.input.user
+        brought = list(self.events)
+        self.events, self._event_bytes = deque(carried.events), sum(map(_size, carried.events))
+        self.event_count = carried.event_count
+        for event in brought:
+            self.note(event.pop("type"), **{k: v for k, v in event.items() if k not in {"n", "at"}})
+        self.last_usage = carried.last_usage
+        self.stop_reason = self.stop_reason or carried.stop_reason
+        self._active_since = workflow.now()
+
+
+def _size(event: dict[str, Any]) -> int:
+    return len(json.dumps(event, ensure_ascii=False, default=str))
