@@ -20,5 +20,6 @@ async def connect(converter: DataConverter) -> Client:
         return await Client.connect(**config, data_converter=converter)
     except (RuntimeError, OSError) as error:
         raise Unreachable(
-            f"no Temporal server answers at {config['target_host']}; start one with `perdure dev`, or set TEMPORAL_ADDRESS"
+            f"no Temporal server answers at {config['target_host']}; "
+            "start one with `perdure dev`, or set TEMPORAL_ADDRESS"
         ) from error

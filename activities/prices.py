@@ -33,7 +33,7 @@ def cost_of(model: Model, usage: Usage) -> Decimal | None:
 
 
 def affordable_output(model: Model, input_tokens: int, budget: Decimal) -> int | None:
-    """How many output tokens `budget` dollars buy after the input; None without a price. Negative: not even the input."""
+    """Output tokens that `budget` dollars buy after the input: negative where not even that, None without a price."""
     price_in = cost_of(model, Usage(input_tokens=input_tokens))
     price_out = cost_of(model, Usage(output_tokens=100_000))
     if price_in is None or price_out is None:

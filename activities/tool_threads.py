@@ -77,15 +77,15 @@ class ToolThreads:
     async def _enter(self, lifespan: Lifespan) -> Any:
         return await self._stack.enter_async_context(lifespan())
 
-    async def run(self, function: Callable[..., Any], arguments: Mapping[str, Any], timeout: float | None) -> Outcome:
+    async def run(self, function: Callable[..., Any], arguments: Mapping[str, Any], seconds: float | None) -> Outcome:
         """Call a function and return what it returned or raised; raises TimedOut, and CancelledError when cancelled."""
         if inspect.iscoroutinefunction(inspect.unwrap(function)) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004  an object with an async __call__ is async too
         ):
-            return await self._on_loop(lambda: function(**arguments), timeout)
-        return await _in_thread(lambda: function(**arguments), timeout)
+            return await self._on_loop(lambda: function(**arguments), seconds)
+        return await _in_thread(lambda: function(**arguments), seconds)
 
-    async def _on_loop(self, call: Callable[[], Any], timeout: float | None) -> Outcome:
+    async def _on_loop(self, call: Callable[[], Any], seconds: float | None) -> Outcome:
         async def contained() -> Outcome:
             try:
                 return Outcome(value=await call())
@@ -96,7 +96,7 @@ class ToolThreads:
 
         future = asyncio.run_coroutine_threadsafe(contained(), self._loop)
         waiter = asyncio.wrap_future(future)
-        done, _ = await _wait(waiter, timeout)
+        done, _ = await _wait(waiter, seconds)
         if done:
             return (
                 waiter.result()
@@ -107,7 +107,7 @@ class ToolThreads:
         raise TimedOut("it did not end in time")
 
 
-async def _in_thread(call: Callable[[], Any], timeout: float | None) -> Outcome:
+async def _in_thread(call: Callable[[], Any], seconds: float | None) -> Outcome:
     """Run in a thread of its own: it may block for ever, and others must not wait behind it."""
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[Outcome] = loop.create_future()
@@ -128,7 +128,7 @@ async def _in_thread(call: Callable[[], Any], timeout: float | None) -> Outcome:
     thread = threading.Thread(target=work, name="perdure-tool", daemon=True)
     thread.start()
     try:
-        done, _ = await _wait(waiter, timeout)
+        done, _ = await _wait(waiter, seconds)
     except asyncio.CancelledError:
         _interrupt(thread)
         raise
@@ -138,9 +138,9 @@ async def _in_thread(call: Callable[[], Any], timeout: float | None) -> Outcome:
     raise TimedOut("it did not end in time")
 
 
-async def _wait(waiter: asyncio.Future[Outcome], timeout: float | None) -> tuple[set[Any], set[Any]]:
+async def _wait(waiter: asyncio.Future[Outcome], seconds: float | None) -> tuple[set[Any], set[Any]]:
     try:
-        return await asyncio.wait([waiter], timeout=timeout)
+        return await asyncio.wait([waiter], timeout=seconds)
     except asyncio.CancelledError:
         waiter.cancel()
         raise

@@ -78,7 +78,7 @@ class AgentData(BaseModel):
         return value
 
 
-Verify = Callable[..., str | None | Awaitable[str | None]]
+Verify = Callable[..., str | Awaitable[str | None] | None]
 Policy = Callable[..., Any]
 
 
@@ -154,7 +154,7 @@ class Agent:
         return Tool(None, None, settled, name=label, description=text, parameters=CHILD_PARAMETERS, agent=self)
 
     def spec(self, defaults: ToolOptions | None = None, instructions: str | None = None) -> AgentSpec:
-        """The data of this agent; `defaults` are the worker's, `instructions` the evaluated text. Raises ConfigError."""
+        """This agent as data; `defaults` are the worker's, `instructions` the evaluated text. Raises ConfigError."""
         text = instructions if instructions is not None else self.instructions
         own = self.tool_defaults.over(defaults) if self.tool_defaults else defaults
         return AgentSpec(

@@ -121,7 +121,9 @@ def settle_options(options: ToolOptions) -> dict[str, Any]:
 class Beat(Protocol):
     """Tells Temporal that a long tool is alive, with optional details for its next attempt."""
 
-    def __call__(self, *details: Any) -> None: ...
+    def __call__(self, *details: Any) -> None:
+        """Beat once."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -183,6 +185,7 @@ class Tool:
         return digest(self.spec.definition)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself, outside any run."""
         if self.function is None:
             raise ConfigError(f"tool {self.spec.name!r} is an agent; it only runs inside a run")
         return self.function(*args, **kwargs)

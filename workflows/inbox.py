@@ -1,4 +1,4 @@
-"""Messages to a run: one table for signals and updates. A bad message is recorded or refused and never harms the run."""
+"""Messages to a run: one table for signals and updates. A bad one is recorded or refused and never harms the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timeouts and retries of every kind of activity, each with its reason. Nothing else in the workflows names a duration."""
+"""Timeouts and retries of every kind of activity, each with its reason; the one place of the workflows for them."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class RunState:
 
     @property
     def chain(self) -> str | None:
-        """First run id of the chain, where it is another than this run's: what idempotency keys and caches begin with."""
+        """First run id of the chain, where it is not this run's: what idempotency keys and caches begin with."""
         info = workflow.info()
         return info.first_execution_run_id if info.first_execution_run_id != info.run_id else None
 

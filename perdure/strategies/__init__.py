@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import Field
+
 from perdure.errors import ConfigError
 from perdure.settings import Settings
 from perdure.strategies.parameters import ToolLoop
@@ -19,7 +21,7 @@ class StrategySpec(Settings):
     """A strategy as data; parameters that it does not know are refused here."""
 
     name: str
-    params: dict[str, Any] = {}
+    params: dict[str, Any] = Field(default_factory=dict)
 
     def model_post_init(self, context: Any) -> None:
         """Refuse unknown names and parameters."""
