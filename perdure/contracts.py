@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator, model_validator
 
 from perdure.agent import AgentSpec
 from perdure.arguments import check_schema
@@ -131,10 +131,14 @@ class ResolveInput(Record):
     large: tuple[Message, ...] = ()
 
 
+FrozenSpec = Annotated[AgentSpec, PlainSerializer(lambda spec: spec.model_dump(mode="json"))]
+"""Recorded with every field, so that a later default never changes a running run."""
+
+
 class RunContext(Record):
     """What workers must know of a run besides its conversation; served by the `spec` query."""
 
-    spec: AgentSpec
+    spec: FrozenSpec
     digest: str
     run: str = ""
     tenant: str | None = None
@@ -148,7 +152,7 @@ class RunContext(Record):
 class ResolveOutput(Record):
     """The frozen spec, and what the first step learned of its surroundings."""
 
-    spec: AgentSpec
+    spec: FrozenSpec
     digest: str
     attributes: tuple[str, ...] = ()
     """Search attributes that are registered with the right type."""

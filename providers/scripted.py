@@ -14,7 +14,7 @@ from perdure.errors import ErrorKind, ProviderError
 from perdure.messages import AssistantMessage, Message, ToolMessage, Usage, UserMessage, text_of
 from providers.base import Finish, ModelReply, ModelRequest, RawCall, RawText
 
-_PLACEHOLDER = re.compile(r"\{\{(last_tool_text|user|tool:([\w-]+)((?:\.[\w-]+)*))\}\}")
+_PLACEHOLDER = re.compile(r"\{\{(last_tool_text|user|step|tool:([\w-]+)((?:\.[\w-]+)*))\}\}")
 
 
 class _Strict(BaseModel):
@@ -81,8 +81,8 @@ def play(request: ModelRequest, attempt: int = 1) -> ScriptedTurn:
     """The step of `params["script"]` whose position is the number of replies in the request so far.
 
     Texts and arguments may hold `{{user}}` (the last words of the user), `{{last_tool_text}}`, `{{tool:c2}}` and
-    `{{tool:c2.path.to.field}}` (a field of a result that is JSON; alone in an argument it keeps its type). `attempt`
-    counts from 1. Raises ProviderError: what the step says, CONFIGURATION for a broken script, INVALID_REQUEST beyond
+    `{{tool:c2.path.to.field}}` (a field of a result that is JSON) and `{{step}}` (the number of this reply); alone in an
+    argument they keep their type. `attempt` counts from 1. Raises ProviderError: what the step says, CONFIGURATION for a broken script, INVALID_REQUEST beyond
     its end or for a placeholder that stands for nothing.
     """
     step = _step(request)
@@ -145,6 +145,8 @@ def _filled(text: str, messages: tuple[Message, ...]) -> str:
 def _value(match: re.Match[str], messages: tuple[Message, ...]) -> Any:
     kind, call, path = match.group(1, 2, 3)
     found: Sequence[Message]
+    if kind == "step":
+        return 1 + sum(isinstance(m, AssistantMessage) for m in messages)
     if kind == "user":
         found = [m for m in messages if isinstance(m, UserMessage)]
     elif kind == "last_tool_text":

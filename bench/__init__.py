@@ -1,0 +1,1 @@
+"""Measurements, each with a command; figures are ratios or counts, never times in tests."""
