@@ -107,7 +107,7 @@ class CheckActivities:
                 tenant=context.tenant,
                 user=context.user,
                 metadata=context.metadata,
-                state=self._threads.state,
+                state=self._threads.state_of(self._registry.home_of(context.spec.name)),
             )
             name = next(iter(inspect.signature(agent.verify).parameters), "ctx")
             try:

@@ -25,6 +25,7 @@ class Registry:
         self.agents: dict[str, Agent] = {}
         self.tools: dict[str, Tool] = {}
         self.lifespans: list[Lifespan] = []
+        self._homes: dict[str, int] = {}
         self.defaults = defaults
 
     def add(self, agent: Agent) -> None:
@@ -54,6 +55,15 @@ class Registry:
         tool = self.tools.get(name)
         return tool.with_defaults(self.defaults) if tool else None
 
+    def home_of(self, agent: str) -> int | None:
+        """Which lifespan belongs to an agent: that of the file or package that it was loaded with."""
+        return self._homes.get(agent)
+
+    def add_lifespan(self, lifespan: Lifespan, agents: Iterable[str]) -> None:
+        """Serve a lifespan whose value these agents' tools get as `ctx.state`."""
+        self.lifespans.append(lifespan)
+        self._homes |= dict.fromkeys(agents, len(self.lifespans) - 1)
+
     def longest_write(self) -> float:
         """Seconds that a call may need which must not be cut short: what a graceful stop waits for."""
         effects = (tool.with_defaults(self.defaults) for tool in self.tools.values() if tool.agent is None)
@@ -67,6 +77,7 @@ def load(targets: Iterable[str], registry: Registry) -> None:
         found = list(_agents_of(module))
         if not found:
             raise ConfigError(f"{target}: no Agent at module level; write `name = Agent(name=..., model=...)`")
+        before = set(registry.agents)
         for agent in found:
             try:
                 registry.add(agent)
@@ -74,7 +85,7 @@ def load(targets: Iterable[str], registry: Registry) -> None:
                 raise ConfigError(f"{target}: {error}") from None
         lifespan = getattr(module, "lifespan", None)
         if callable(lifespan):
-            registry.lifespans.append(lifespan)
+            registry.add_lifespan(lifespan, set(registry.agents) - before)
 
 
 def _agents_of(module: ModuleType) -> Iterator[Agent]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -30,6 +31,16 @@ SHUTDOWN_GRACE = 10.0
 """Seconds that repeatable work gets when its worker stops; it is done again elsewhere."""
 
 
+@dataclass(frozen=True)
+class Ready:
+    """A call that may begin."""
+
+    spec: ToolSpec
+    tool: Tool
+    context: RunContext
+    arguments: Mapping[str, Any]
+
+
 class ToolActivities:
     """Runs the tools of this worker's registry."""
 
@@ -52,32 +63,50 @@ class ToolActivities:
     @activity.defn(name="call_tool")
     async def call_tool(self, task: ToolInput) -> ToolOutput:
         """One attempt of one call."""
-        context = await self._contexts.get(self._client)
-        spec = context.spec.tool(task.tool)
-        tool = self._registry.tools.get(task.tool)
-        if spec is None or tool is None:
-            return await self._finish(
-                task, f"not executed: tool {task.tool!r} no longer exists on this worker", error=True
-            )
-        if task.definition is not None and task.definition != self._definition(context, tool):
-            return await self._finish(
-                task, f"not executed: {task.tool} has changed since it was approved; call it again", error=True
-            )
-        if task.earlier is not None and (found := await self._earlier(task)) is not None:
-            return found
-        if spec.effect not in REPEATABLE and activity.is_worker_shutdown():
-            return ToolOutput(status="not_started", why="the worker was stopping")
+        details = list(activity.info().heartbeat_details)
+        beating = None if activity.info().is_local else asyncio.create_task(_beat_on(details))
         try:
+            ready = await self._prepare(task)
+            return ready if isinstance(ready, ToolOutput) else await self._perform(task, ready, details)
+        finally:
+            if beating is not None:
+                beating.cancel()
+
+    async def _prepare(self, task: ToolInput) -> Ready | ToolOutput:
+        """Everything that can fail before the deed; what fails here has provably not begun."""
+        try:
+            context = await self._contexts.get(self._client)
+            spec = context.spec.tool(task.tool)
+            tool = self._registry.tools.get(task.tool)
+            if spec is None or tool is None:
+                return await self._refuse(task, f"tool {task.tool!r} no longer exists on this worker")
+            if task.definition is not None and task.definition != self._definition(context, tool):
+                return await self._refuse(task, f"{task.tool} has changed since it was approved; call it again")
+            if task.earlier is not None and (found := await self._earlier(task)) is not None:
+                return found
+            if spec.effect not in REPEATABLE and activity.is_worker_shutdown():
+                return ToolOutput(status="not_started", why="the worker was stopping")
             arguments = tool.schema.bind(task.arguments) if tool.schema else {}
         except ArgumentError as error:
-            return await self._finish(task, f"not executed: arguments of {task.tool}: {error}", error=True)
-        return await self._perform(task, spec, tool, context, arguments)
+            return await self._refuse(task, f"arguments of {task.tool}: {error}")
+        except Exception as error:
+            raise ApplicationError(f"before {task.tool} began: {render_error(error)}", type="NotStarted") from error
+        return Ready(spec, tool, context, arguments)
 
-    async def _perform(
-        self, task: ToolInput, spec: ToolSpec, tool: Tool, context: RunContext, arguments: dict[str, Any]
-    ) -> ToolOutput:
+    async def _perform(self, task: ToolInput, ready: Ready, details: list[Any]) -> ToolOutput:
+        spec, tool, arguments = ready.spec, ready.tool, dict(ready.arguments)
+        if tool.schema is not None and tool.schema.context_parameter is not None:
+            arguments[tool.schema.context_parameter] = self._context(task, ready.context, details)
+        try:
+            outcome = await self._run_or_yield(tool, spec, arguments)
+        except TimedOut:
+            return await self._timed_out(task, spec)
+        except asyncio.CancelledError:
+            return await self._cancelled(task, spec)
+        return await self._settle(task, spec, outcome)
+
+    def _context(self, task: ToolInput, context: RunContext, details: list[Any]) -> ToolContext:
         info = activity.info()
-        details: list[Any] = list(info.heartbeat_details)
         loop = asyncio.get_running_loop()
 
         def beat(*reported: Any) -> None:
@@ -87,33 +116,21 @@ class ToolActivities:
             if not info.is_local:
                 loop.call_soon_threadsafe(lambda: activity.heartbeat(*details))
 
-        if tool.schema is not None and tool.schema.context_parameter is not None:
-            arguments[tool.schema.context_parameter] = ToolContext(
-                run_id=info.workflow_id or "",
-                call_id=task.call,
-                tool=task.tool,
-                idempotency_key=f"{context.key_prefix}{chain_of(task.run)}/{task.call}/{digest(task.arguments)[7:23]}",
-                attempt=info.attempt,
-                agent=context.spec.name,
-                tenant=context.tenant,
-                user=context.user,
-                data=context.data,
-                metadata=context.metadata,
-                state=self._threads.state,
-                heartbeat=beat,
-                heartbeat_details=tuple(info.heartbeat_details),
-            )
-        beating = None if info.is_local else asyncio.create_task(_beat_on(spec, details))
-        try:
-            outcome = await self._run_or_yield(tool, spec, arguments)
-        except TimedOut:
-            return await self._timed_out(task, spec)
-        except asyncio.CancelledError:
-            return await self._cancelled(task, spec)
-        finally:
-            if beating is not None:
-                beating.cancel()
-        return await self._settle(task, spec, outcome)
+        return ToolContext(
+            run_id=info.workflow_id or "",
+            call_id=task.call,
+            tool=task.tool,
+            idempotency_key=f"{context.key_prefix}{chain_of(task.run)}/{task.call}/{digest(task.arguments)[7:23]}",
+            attempt=info.attempt,
+            agent=context.spec.name,
+            tenant=context.tenant,
+            user=context.user,
+            data=context.data,
+            metadata=context.metadata,
+            state=self._threads.state_of(self._registry.home_of(context.spec.name)),
+            heartbeat=beat,
+            heartbeat_details=tuple(details),
+        )
 
     async def _run_or_yield(self, tool: Tool, spec: ToolSpec, arguments: Mapping[str, Any]) -> Outcome:
         """Run the tool; when the worker stops, repeatable work is given up after a short grace."""
@@ -159,6 +176,9 @@ class ToolActivities:
             raise ApplicationError("the worker stopped", type="WorkerStopped")
         return ToolOutput(status="unknown", why="its worker was stopped while it ran")
 
+    async def _refuse(self, task: ToolInput, why: str) -> ToolOutput:
+        return await self._finish(task, f"not executed: {why}", error=True)
+
     async def _finish(self, task: ToolInput, body: str, *, error: bool = False, structured: Any = None) -> ToolOutput:
         parts: tuple[UserPart, ...] = text(f"{task.note or ''}{body}")
         try:
@@ -188,11 +208,12 @@ class ToolActivities:
         return digest(tool.with_defaults(defaults).definition)
 
 
-async def _beat_on(spec: ToolSpec, details: list[Any]) -> None:
+async def _beat_on(details: list[Any]) -> None:
     """Beat from the worker's own loop: a tool that blocks its thread or loop stays alive all the same."""
+    limit = activity.info().heartbeat_timeout
     while True:
         activity.heartbeat(*details)
-        await asyncio.sleep(min(2.0, spec.heartbeat.total_seconds() / 4))
+        await asyncio.sleep(min(2.0, limit.total_seconds() / 4) if limit else 2.0)
 
 
 async def _stopped() -> None:

@@ -40,10 +40,10 @@ class Outcome:
 
 
 class ToolThreads:
-    """Runs authors' functions; `state` is what their lifespans yield."""
+    """Runs authors' functions; holds what their lifespans yield."""
 
     def __init__(self) -> None:
-        self.state: Any = None
+        self._states: list[Any] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="perdure-tools", daemon=True)
         self._stack = AsyncExitStack()
@@ -53,6 +53,7 @@ class ToolThreads:
         while not self._loop.is_closed():
             try:
                 self._loop.run_forever()
+                self._loop.close()
                 return
             except BaseException:
                 continue
@@ -60,19 +61,22 @@ class ToolThreads:
     async def start(self, lifespans: list[Lifespan]) -> None:
         """Start the loop and enter the lifespans on it; raises ConfigError where one fails."""
         self._thread.start()
-        states: list[Any] = []
         for lifespan in lifespans:
             outcome = await self._on_loop(partial(self._enter, lifespan), None)
             if outcome.error is not None:
                 raise ConfigError(f"lifespan: {type(outcome.error).__name__}: {outcome.error}")
-            states.append(outcome.value)
-        self.state = states[0] if len(states) == 1 else states or None
+            self._states.append(outcome.value)
 
     async def stop(self) -> None:
         """Leave the lifespans and stop the loop; functions that still run are left alone."""
         if self._thread.is_alive():
             await self._on_loop(self._stack.aclose, CANCEL_GRACE * 3)
             self._loop.call_soon_threadsafe(self._loop.stop)
+            await asyncio.to_thread(self._thread.join, CANCEL_GRACE)
+
+    def state_of(self, home: int | None) -> Any:
+        """What the lifespan with this number yielded; None without one."""
+        return self._states[home] if home is not None else None
 
     async def _enter(self, lifespan: Lifespan) -> Any:
         return await self._stack.enter_async_context(lifespan())

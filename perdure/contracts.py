@@ -9,7 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    field_validator,
+    model_validator,
+)
 
 from perdure.agent import AgentSpec
 from perdure.arguments import check_schema
@@ -23,6 +32,8 @@ SAID_LIMIT = 200_000
 """Characters of one `say`; more would not fit a query's answer with others."""
 OUTPUT_LIMIT = 400_000
 """Characters of a result's output; results never leave history."""
+STRUCTURED_LIMIT = 300_000
+"""Bytes of a result's structured answer; with the output it must stay below the 2 MiB of a payload."""
 OFFLOAD_CHARS = 64 * 1024
 """Texts from this length on are kept in the blob store and stand in messages as a reference."""
 SUMMARY_LIMIT = 120
@@ -54,8 +65,14 @@ def _parts(value: Any) -> Any:
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
+def _not_blank(parts: list[TextPart | ImagePart]) -> list[TextPart | ImagePart]:
+    if all(isinstance(part, TextPart) and not part.text.strip() for part in parts):
+        raise ValueError("must not be empty")
+    return parts
+
+
 PromptPart = Annotated[TextPart | ImagePart, Field(discriminator="type")]
-Parts = Annotated[list[PromptPart], BeforeValidator(_parts), Field(min_length=1)]
+Parts = Annotated[list[PromptPart], BeforeValidator(_parts), Field(min_length=1), AfterValidator(_not_blank)]
 
 
 class GivenMessage(BaseModel):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 
-from perdure.contracts import OUTPUT_LIMIT
+from perdure.contracts import OUTPUT_LIMIT, STRUCTURED_LIMIT
 from perdure.messages import AssistantMessage, Message, text_of
 from perdure.outcomes import Ending, RunResult
 from perdure.plain import Plain
@@ -96,10 +97,14 @@ def result(run: RunState, ending: Ending) -> Plain:
     output = ending.output or (last_text(run) if ending.outcome != "success" else "")
     if len(output) > OUTPUT_LIMIT:
         output = f"{output[:OUTPUT_LIMIT]}\n[cut: the query `conversation` has all {len(output)} characters]"
+    structured = ending.structured
+    if structured is not None and len(json.dumps(structured)) > STRUCTURED_LIMIT:
+        structured = None
+        output = output or f"[the structured answer is larger than {STRUCTURED_LIMIT} bytes: see `conversation`]"
     made = RunResult(
         outcome=ending.outcome,
         output=output,
-        structured=ending.structured,
+        structured=structured,
         reason=ending.reason,
         steps=run.account.steps,
         tool_calls=run.account.tool_calls,
