@@ -17,7 +17,6 @@ from temporalio.worker import Worker
 
 from activities.checks import CheckActivities
 from activities.children import ChildActivities
-from activities.connection import connect
 from activities.converter import data_converter
 from activities.http import make_client
 from activities.model import Idle, ModelActivities
@@ -27,6 +26,7 @@ from activities.stores.files import FileStore
 from activities.tool_calls import SHUTDOWN_GRACE, ToolActivities
 from activities.tool_threads import ToolThreads
 from activities.transcript import Contexts, Transcripts
+from perdure.connection import connect
 from perdure.errors import PerdureError
 from perdure.worker_settings import WorkerSettings
 from workflows.interceptor import RunInterceptor
@@ -47,7 +47,7 @@ async def serving(client: Client, registry: Registry, settings: WorkerSettings) 
         models = ModelActivities(client, http, transcripts, contexts, store, os.environ, idle)
         tools = ToolActivities(client, registry, threads, transcripts, contexts, store)
         checks = CheckActivities(client, registry, threads, transcripts, contexts, store)
-        resolves = ResolveActivities(client, registry, store, settings.allowed_urls, settings.allowed_keys)
+        resolves = ResolveActivities(client, registry, store, contexts, settings.allowed_urls, settings.allowed_keys)
         worker = Worker(
             client,
             task_queue=settings.task_queue,

@@ -16,9 +16,10 @@ from temporalio.service import RPCError
 from activities.blobs import shrink_parts
 from activities.registry import Registry
 from activities.stores.base import BlobStore
+from activities.transcript import Contexts
 from perdure.agent import Agent, AgentSpec, evaluate_instructions, read_agent_data, spec_from_data
 from perdure.arguments import near_names
-from perdure.contracts import ResolveInput, ResolveOutput
+from perdure.contracts import ResolveInput, ResolveOutput, RunContext
 from perdure.errors import ConfigError
 from perdure.messages import MESSAGES, Message
 from perdure.outcomes import Outcome
@@ -53,12 +54,14 @@ class ResolveActivities:
         client: Client,
         registry: Registry,
         store: BlobStore,
+        contexts: Contexts,
         allowed_urls: frozenset[str] = frozenset(),
         allowed_keys: frozenset[str] = frozenset(),
     ) -> None:
         self._client = client
         self._registry = registry
         self._store = store
+        self._contexts = contexts
         self._allowed_urls = allowed_urls
         self._allowed_keys = allowed_keys
         self._attributes: tuple[float, tuple[str, ...]] = (0.0, ())
@@ -72,6 +75,8 @@ class ResolveActivities:
             raise _invalid(str(error)) from None
         if len(spec.model_dump_json()) > SPEC_BYTES:
             raise _invalid(f"agent: its spec is larger than {SPEC_BYTES} bytes; give it fewer or smaller tools")
+        if given.about is not None:
+            self._contexts.put(RunContext(spec=spec, digest=spec.digest, **dict(given.about)))
         return ResolveOutput(
             spec=spec,
             digest=spec.digest,

@@ -111,6 +111,12 @@ class Contexts:
         self._most = most
         self._known: OrderedDict[str, RunContext] = OrderedDict()
 
+    def put(self, context: RunContext) -> None:
+        """Keep the context that this activity's run is about to have."""
+        self._known[_given(activity.info().workflow_run_id)] = context
+        while len(self._known) > self._most:
+            self._known.popitem(last=False)
+
     async def get(self, client: Client) -> RunContext:
         """The context of the run whose activity this is."""
         info = activity.info()
@@ -121,9 +127,8 @@ class Contexts:
             answer: dict[str, Any] = await handle.query("spec")
             if not answer:
                 raise ApplicationError("the run has no spec yet", type="ConversationMissing")
-            found = self._known[run_id] = RunContext.model_validate(answer)
-            while len(self._known) > self._most:
-                self._known.popitem(last=False)
+            found = RunContext.model_validate(answer)
+            self.put(found)
         self._known.move_to_end(run_id)
         return found
 

@@ -138,6 +138,17 @@ class ConversationRef(Record):
 # --- activities -----------------------------------------------------------------------------------------------------
 
 
+class RunAbout(Record):
+    """Who and what a run is for."""
+
+    tenant: str | None = None
+    user: str | None = None
+    data: Any = None
+    metadata: dict[str, str] = Field(default_factory=dict)
+    key_prefix: str = ""
+    """Idempotency keys of a child run begin with its parent's."""
+
+
 class ResolveInput(Record):
     """Which agent, and the beginning of the conversation where it is too large to stay in history."""
 
@@ -146,24 +157,19 @@ class ResolveInput(Record):
     output_schema: dict[str, Any] | None = None
     continue_from: str | None = None
     large: tuple[Message, ...] = ()
+    about: RunAbout | None = None
+    """For the memory of the worker that resolves; None where it is too large to be recorded twice."""
 
 
 FrozenSpec = Annotated[AgentSpec, PlainSerializer(lambda spec: spec.model_dump(mode="json"))]
 """Recorded with every field, so that a later default never changes a running run."""
 
 
-class RunContext(Record):
+class RunContext(RunAbout):
     """What workers must know of a run besides its conversation; served by the `spec` query."""
 
     spec: FrozenSpec
     digest: str
-    run: str = ""
-    tenant: str | None = None
-    user: str | None = None
-    data: Any = None
-    metadata: dict[str, str] = Field(default_factory=dict)
-    key_prefix: str = ""
-    """Idempotency keys of a child run begin with its parent's."""
 
 
 class ResolveOutput(Record):

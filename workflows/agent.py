@@ -20,6 +20,7 @@ from perdure.contracts import (
     ChildOrigin,
     ResolveInput,
     ResolveOutput,
+    RunAbout,
     RunContext,
     RunInput,
 )
@@ -35,6 +36,9 @@ from workflows.inbox import Inbox
 from workflows.runtime import Stopped, WorkflowRuntime, limit_ending
 from workflows.state import Carried, RunState
 from workflows.steps import execute
+
+ABOUT_BYTES = 1_000
+"""What a run is about is recorded once more up to this size, so that its worker need not ask for it."""
 
 
 @workflow.defn(name=AGENT_WORKFLOW)
@@ -81,17 +85,15 @@ class AgentWorkflow:
         run.tick()
         beginning = list(opening(run.input))
         large = tuple(m for m in beginning if len(text_of(m)) >= OFFLOAD_CHARS)
-        resolved = await self._resolve(run.input, large)
-        run.context = RunContext(
-            spec=resolved.spec,
-            digest=resolved.digest,
-            run=workflow.info().first_execution_run_id,
+        about = RunAbout(
             tenant=run.input.tenant,
             user=run.input.user,
             data=run.input.data,
             metadata=run.input.metadata,
             key_prefix=f"{origin.key_prefix}/" if origin else "",
         )
+        resolved = await self._resolve(run.input, large, about)
+        run.context = RunContext(spec=resolved.spec, digest=resolved.digest, **dict(about))
         run.limits = resolved.spec.limits
         run.attributes = resolved.attributes
         run.approvals.requester = run.input.user
@@ -109,7 +111,7 @@ class AgentWorkflow:
         workflow.upsert_memo({"agent": resolved.spec.name, "prompt": prompt[:200]})
         self._board.changed(run, "started")
 
-    async def _resolve(self, given: RunInput, large: tuple[Message, ...]) -> ResolveOutput:
+    async def _resolve(self, given: RunInput, large: tuple[Message, ...], about: RunAbout) -> ResolveOutput:
         name = given.agent if isinstance(given.agent, str) else given.agent.get("name", "")
         asked = ResolveInput(
             agent=given.agent,
@@ -117,6 +119,7 @@ class AgentWorkflow:
             output_schema=given.output_schema,
             continue_from=given.continue_from,
             large=large,
+            about=about if len(about.model_dump_json(exclude_defaults=True)) <= ABOUT_BYTES else None,
         )
         try:
             return await execute(RESOLVE, asked, options.RESOLVE, f"resolve {name}"[:100])
@@ -135,8 +138,10 @@ class AgentWorkflow:
         task = asyncio.create_task(main)
         try:
             while not task.done():
-                if run.state != "running":
-                    await workflow.wait_condition(lambda: task.done() or run.state == "running")
+                if run.context is None or run.state != "running":  # the resolve step says what the deadline is
+                    await workflow.wait_condition(
+                        lambda: task.done() or (run.context is not None and run.state == "running")
+                    )
                     continue
                 if run.seconds_left() <= 0:
                     raise LimitReached("deadline")
