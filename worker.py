@@ -18,8 +18,9 @@ from temporalio.worker import Worker
 from activities.checks import CheckActivities
 from activities.children import ChildActivities
 from activities.converter import data_converter
+from activities.exchange import Exchange, Idle
 from activities.http import make_client
-from activities.model import Idle, ModelActivities
+from activities.model import ModelActivities
 from activities.registry import Registry, load
 from activities.resolve import ResolveActivities
 from activities.stores.files import FileStore
@@ -44,7 +45,7 @@ async def serving(client: Client, registry: Registry, settings: WorkerSettings) 
     idle = Idle(settings.idle_first.total_seconds(), settings.idle_between.total_seconds())
     await threads.start(registry.lifespans)
     async with make_client() as http:
-        models = ModelActivities(client, http, transcripts, contexts, store, os.environ, idle)
+        models = ModelActivities(client, Exchange(http, os.environ, idle), transcripts, contexts, store)
         tools = ToolActivities(client, registry, threads, transcripts, contexts, store)
         checks = CheckActivities(client, registry, threads, transcripts, contexts, store)
         resolves = ResolveActivities(client, registry, store, contexts, settings.allowed_urls, settings.allowed_keys)

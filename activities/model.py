@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import secrets
-import time
-from collections.abc import Awaitable, Mapping
-from contextlib import aclosing
-from dataclasses import dataclass
+from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, TypeVar
+from typing import Any
 
-import httpx2
 from temporalio import activity
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
@@ -20,8 +15,7 @@ from temporalio.exceptions import ApplicationError
 from activities._failures import to_application_error
 from activities.beats import Beats
 from activities.blobs import resolve_parts, shrink_parts
-from activities.endpoints import Endpoint, endpoint_of, entry_of
-from activities.http import Received, host_of, post
+from activities.exchange import Exchange
 from activities.prices import affordable_output, cost_of
 from activities.stores.base import BlobStore
 from activities.transcript import Contexts, Transcripts, chain_of
@@ -29,46 +23,29 @@ from perdure.agent import AgentSpec
 from perdure.arguments import check_arguments, parse_arguments
 from perdure.canonical import clean, clean_text
 from perdure.contracts import ModelInput, ModelOutput
-from perdure.errors import ErrorKind, ProviderError
+from perdure.errors import ProviderError
 from perdure.messages import AssistantMessage, AssistantPart, CallPart, Message, TextPart, ThinkingPart, Usage, text_of
-from perdure.model import Model
-from providers.base import Finish, ModelReply, ModelRequest, Provider, RawCall, RawText, ToolDefinition
-from providers.scripted import Scripted
-from providers.sse import Decoder
-
-T = TypeVar("T")
+from providers.base import Finish, ModelReply, ModelRequest, RawCall, RawText, ToolDefinition
 
 CUT = "not executed: the reply was cut by the output limit; send it again, smaller"
 
 
-@dataclass(frozen=True)
-class Idle:
-    """Seconds of silence after which a call is given up: before the first data and between data."""
-
-    first: float = 300.0
-    between: float = 60.0
-
-
 class ModelActivities:
-    """Calls models over one HTTP client; everything it needs comes through the constructor."""
+    """Calls models through one exchange; everything it needs comes through the constructor."""
 
     def __init__(
         self,
         client: Client,
-        http: httpx2.AsyncClient,
+        exchange: Exchange,
         transcripts: Transcripts,
         contexts: Contexts,
         store: BlobStore,
-        environment: Mapping[str, str],
-        idle: Idle | None = None,
     ) -> None:
         self._client = client
-        self._http = http
+        self._exchange = exchange
         self._transcripts = transcripts
         self._contexts = contexts
         self._store = store
-        self._environment = environment
-        self._idle = idle or Idle()
 
     @activity.defn(name="call_model")
     async def call_model(self, task: ModelInput) -> ModelOutput:
@@ -81,7 +58,7 @@ class ModelActivities:
                 prepared = await self._prepare(context.spec, messages, task)
                 if isinstance(prepared, str):
                     return ModelOutput(message=AssistantMessage(role="assistant", parts=()), over=prepared)
-                reply = await self._ask(context.spec.models[0], prepared, beats)
+                reply = await self._exchange.complete(context.spec.models[0], prepared, beats.text)
             except ProviderError as error:
                 raise to_application_error(error) from error
             output = await self._record(context.spec, prepared, reply, task)
@@ -124,47 +101,6 @@ class ModelActivities:
             max_tokens=max_tokens,
             params=model.params,
         )
-
-    async def _ask(self, model: Model, request: ModelRequest, beats: Beats) -> ModelReply:
-        provider = entry_of(model).provider
-        if isinstance(provider, Scripted):
-            return await _perform(provider, request, beats)
-        wire = provider.build(request)
-        endpoint = endpoint_of(model, wire.path, self._environment)
-        headers = {**wire.headers, **endpoint.headers}
-        limit = self._idle.first
-        async with post(self._http, endpoint.url, headers, wire.body, limit) as received:
-            if not 200 <= received.status < 300:
-                async with asyncio.timeout(limit):
-                    raise provider.failure(await received.whole(), time.time())
-            if not received.is_stream:
-                return provider.parse(await _timed(received.whole(), limit, endpoint))
-            return await self._fold(provider, received, endpoint, beats)
-
-    async def _fold(self, provider: Provider, received: Received, endpoint: Endpoint, beats: Beats) -> ModelReply:
-        """Fold a stream; only data counts as a sign of life, comments and pings do not."""
-        decoder, fold, limit = Decoder(), provider.fold(), self._idle.first
-        async with aclosing(received.chunks) as chunks:
-            deadline = time.monotonic() + limit
-            while True:
-                try:
-                    async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
-                        chunk = await anext(chunks, None)
-                except TimeoutError:
-                    raise ProviderError(
-                        ErrorKind.STALLED, f"{host_of(endpoint.url)}: the stream sent no data for {limit:g} s"
-                    ) from None
-                if chunk is None:
-                    decoder.close()
-                    return fold.finish()
-                for event in decoder.feed(chunk):
-                    if event.data == "[DONE]":
-                        return fold.finish()
-                    if event.event == "ping":
-                        continue
-                    limit = self._idle.between
-                    deadline = time.monotonic() + limit
-                    beats.text(fold.feed(event))
 
     async def _record(self, spec: AgentSpec, request: ModelRequest, reply: ModelReply, task: ModelInput) -> ModelOutput:
         """The reply as it is recorded: calls named and checked, text cleaned, usage priced."""
@@ -235,25 +171,6 @@ def _estimate_usage(request: ModelRequest, message: AssistantMessage) -> Usage:
     sent += sum(len(json.dumps(dict(t.parameters))) for t in request.tools)
     received = len(text_of(message)) + sum(len(json.dumps(call.arguments)) for call in message.calls)
     return Usage(input_tokens=sent // 4 + 1, output_tokens=received // 4 + 1)
-
-
-async def _perform(provider: Scripted, request: ModelRequest, beats: Beats) -> ModelReply:
-    turn = provider.play(request, activity.info().attempt)
-    for chunk in turn.chunks or ("",):
-        if turn.delay_ms:
-            await asyncio.sleep(turn.delay_ms / 1000 / max(1, len(turn.chunks)))
-        beats.text(chunk)
-    return turn.reply
-
-
-async def _timed(work: Awaitable[T], limit: float, endpoint: Endpoint) -> T:
-    try:
-        async with asyncio.timeout(limit):
-            return await work
-    except TimeoutError:
-        raise ProviderError(
-            ErrorKind.STALLED, f"{host_of(endpoint.url)} did not end its reply in {limit:g} s"
-        ) from None
 
 
 def _details(details: Mapping[str, Any] | None) -> dict[str, Any] | None:

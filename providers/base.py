@@ -7,7 +7,7 @@ body) or to a `Fold` (a stream of server-sent events).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -57,6 +57,16 @@ class WireResponse:
     status: int
     headers: Mapping[str, str]
     body: bytes
+
+
+def adapted(request: WireRequest, changes: Mapping[str, str | None]) -> WireRequest:
+    """The request with the changes of a provider's `adaptation` applied."""
+    body = {}
+    for field, value in request.body.items():
+        name = changes.get(field, field)
+        if name is not None:
+            body[name] = value
+    return replace(request, body=body)
 
 
 class Finish(StrEnum):
@@ -142,6 +152,10 @@ class Provider(Protocol):
 
     def fold(self) -> Fold:
         """A fresh accumulator for a streamed reply."""
+        ...
+
+    def adaptation(self, request: WireRequest, response: WireResponse) -> Mapping[str, str | None]:
+        """Changes after which a refused request may be accepted: field to its new name, or to None to leave it out."""
         ...
 
     def failure(self, response: WireResponse, now: float) -> Exception:

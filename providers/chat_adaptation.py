@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import replace
 
 from providers.base import WireRequest, WireResponse
 
@@ -44,13 +42,3 @@ def adaptation(request: WireRequest, response: WireResponse) -> dict[str, str | 
     if field in _RENAMED and code != "unsupported_value":
         return {field: _RENAMED[field]}
     return {field: None} if field in _DROPPED else {}
-
-
-def adapted(request: WireRequest, changes: Mapping[str, str | None]) -> WireRequest:
-    """The request with the changes of `adaptation` applied."""
-    body = {}
-    for field, value in request.body.items():
-        name = changes.get(field, field)
-        if name is not None:
-            body[name] = value
-    return replace(request, body=body)

@@ -8,6 +8,7 @@ from typing import Any
 
 from perdure.errors import ErrorKind, ProviderError
 from providers.base import ModelReply, ModelRequest, ServerSentEvent, WireRequest, WireResponse
+from providers.chat_adaptation import adaptation
 from providers.chat_reply import ChatReply
 from providers.chat_request import Quirks, build
 from providers.failures import failure, not_a_reply, reported, shorten
@@ -42,6 +43,10 @@ class ChatCompletions:
     def fold(self) -> ChatFold:
         """A fresh accumulator for a streamed reply."""
         return ChatFold(self.name)
+
+    def adaptation(self, request: WireRequest, response: WireResponse) -> Mapping[str, str | None]:
+        """What to change in a request whose parameter this response refuses; empty where nothing helps."""
+        return adaptation(request, response)
 
     def failure(self, response: WireResponse, now: float) -> ProviderError:
         """The ProviderError of a response with another status; `now` in epoch seconds is for Retry-After dates."""

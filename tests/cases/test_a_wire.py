@@ -11,8 +11,18 @@ import pytest
 from perdure.errors import ErrorKind, ProviderError
 from perdure.messages import MESSAGES, AssistantMessage, CallPart, ThinkingPart, ToolMessage, UserMessage, text
 from providers import REGISTRY
-from providers.base import Finish, ModelReply, ModelRequest, RawCall, RawText, RawThinking, WireRequest, WireResponse
-from providers.chat_adaptation import adaptation, adapted
+from providers.base import (
+    Finish,
+    ModelReply,
+    ModelRequest,
+    RawCall,
+    RawText,
+    RawThinking,
+    WireRequest,
+    WireResponse,
+    adapted,
+)
+from providers.chat_adaptation import adaptation
 from providers.chat_completions import ChatCompletions
 from providers.chat_request import Quirks
 
