@@ -1,4 +1,4 @@
-"""One exchange with a model provider: send what a provider builds, fold what comes back, wait on data and not on bytes."""
+"""One exchange with a model: send what a provider builds, fold what comes back, wait on data and not on bytes."""
 
 from __future__ import annotations
 
@@ -54,15 +54,16 @@ class Exchange:
         wire = provider.build(request)
         endpoint = endpoint_of(model, wire.path, self._environment)
         learned = self._refused.setdefault((endpoint.url, model.name), {})
-        for _ in range(MOST_ADAPTATIONS):
-            answer = await self._send(provider, endpoint, adapted(wire, learned), show)
+        for left in reversed(range(MOST_ADAPTATIONS)):
+            sent = adapted(wire, learned)
+            answer = await self._send(provider, endpoint, sent, show)
             if isinstance(answer, ModelReply):
                 return answer
-            changes = provider.adaptation(adapted(wire, learned), answer)
+            changes = provider.adaptation(sent, answer) if left else {}
             if not changes:
-                break
+                raise provider.failure(answer, time.time())
             learned |= changes
-        raise provider.failure(answer, time.time())
+        raise AssertionError("the last round returns or raises")
 
     async def _send(
         self, provider: Provider, endpoint: Endpoint, wire: WireRequest, show: Show

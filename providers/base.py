@@ -62,8 +62,8 @@ class WireResponse:
 def adapted(request: WireRequest, changes: Mapping[str, str | None]) -> WireRequest:
     """The request with the changes of a provider's `adaptation` applied."""
     body = {}
-    for field, value in request.body.items():
-        name = changes.get(field, field)
+    for known, value in request.body.items():
+        name = changes.get(known, known)
         if name is not None:
             body[name] = value
     return replace(request, body=body)

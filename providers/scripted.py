@@ -80,10 +80,10 @@ class Scripted:
 def play(request: ModelRequest, attempt: int = 1) -> ScriptedTurn:
     """The step of `params["script"]` whose position is the number of replies in the request so far.
 
-    Texts and arguments may hold `{{user}}` (the last words of the user), `{{last_tool_text}}`, `{{tool:c2}}` and
-    `{{tool:c2.path.to.field}}` (a field of a result that is JSON) and `{{step}}` (the number of this reply); alone in an
-    argument they keep their type. `attempt` counts from 1. Raises ProviderError: what the step says, CONFIGURATION for a broken script, INVALID_REQUEST beyond
-    its end or for a placeholder that stands for nothing.
+    Texts and arguments may hold `{{user}}` (the last words of the user), `{{last_tool_text}}`, `{{tool:c2}}`,
+    `{{tool:c2.path.to.field}}` (a field of a result that is JSON) and `{{step}}` (the number of this reply); alone in
+    an argument they keep their type. `attempt` counts from 1. Raises ProviderError: what the step says, CONFIGURATION
+    for a broken script, INVALID_REQUEST beyond its end or for a placeholder that stands for nothing.
     """
     step = _step(request)
     if step.error and (step.error.times is None or attempt <= step.error.times):
