@@ -60,7 +60,7 @@ class ModelActivities:
                     return ModelOutput(message=AssistantMessage(role="assistant", parts=()), over=prepared)
                 reply = await self._exchange.complete(context.spec.models[0], prepared, beats.text)
             except ProviderError as error:
-                raise to_application_error(error) from error
+                raise to_application_error(error) from None  # the client's chain would not fit a failure
             output = await self._record(context.spec, prepared, reply, task)
         self._transcripts.remember(run, output.message)
         return output
@@ -118,11 +118,13 @@ class ModelActivities:
             role="assistant", parts=await shrink_parts(tuple(parts), self._store), id=secrets.token_urlsafe(6)
         )
         usage = reply.usage or _estimate_usage(request, message)
+        cost = cost_of(spec.models[0], usage)
         structured, misfit = _structure(spec.output_schema, message, reply)
         return ModelOutput(
             message=message,
             usage=usage,
-            cost=_plain(cost_of(spec.models[0], usage)),
+            cost=_plain(cost or Decimal(0)),
+            unpriced=cost is None,
             finish=reply.finish.value,
             announced=reply.announced_calls and not message.calls,
             structured=structured,
@@ -178,5 +180,5 @@ def _details(details: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return cleaned
 
 
-def _plain(cost: Decimal | None) -> str:
-    return format((cost or Decimal(0)).normalize(), "f")
+def _plain(cost: Decimal) -> str:
+    return format(cost.normalize(), "f")

@@ -207,6 +207,8 @@ class ModelOutput(Record):
     announced: bool = False
     structured: Any = None
     misfit: str | None = None
+    unpriced: bool = False
+    """No price is known for the model, so the cost says nothing."""
     over: str | None = None
     """The limit that this call would have crossed; nothing was sent."""
 

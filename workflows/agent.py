@@ -154,9 +154,10 @@ class AgentWorkflow:
                 except TimeoutError:
                     run.tick()
             return task.result()
-        finally:
+        except (Exception, asyncio.CancelledError):  # not finally: a worker that puts the run aside must do nothing
             task.cancel()
             await workflow.wait([task])
+            raise
 
     def _close(self, ending: Ending) -> Plain:
         run = self._run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -136,9 +137,11 @@ class Attempts:
             )
         except builtins.TimeoutError:
             run.note("question_expired", question_id=question.question_id)
-        finally:
+        except asyncio.CancelledError:
             run.questions.close(question.question_id)
-            self._board.changed(self._run, "running tools")
+            raise
+        run.questions.close(question.question_id)
+        self._board.changed(self._run, "running tools")
         answer = run.questions.answers.get(question.question_id)
         return answer.text.strip() if answer else "tell"
 

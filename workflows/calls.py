@@ -185,13 +185,19 @@ class Calls:
             before = task if ordered else before
         try:
             await workflow.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-            return [task.result() for task in tasks]
-        finally:
-            for task in tasks:
-                task.cancel()
-            for plan in plans:
-                run.approvals.close(plan.call.id)
-            run.messages.extend(self._answer(plan, task) for plan, task in zip(plans, tasks, strict=True))
+        except asyncio.CancelledError:  # not finally: a worker that puts the run aside must change nothing
+            self._answer_all(plans, tasks)
+            raise
+        self._answer_all(plans, tasks)
+        return [task.result() for task in tasks]
+
+    def _answer_all(self, plans: list[Planned], tasks: list[asyncio.Task[Ran]]) -> None:
+        """Give every call its result; what still runs or waits is cut short."""
+        for task in tasks:
+            task.cancel()
+        for plan in plans:
+            self._run.approvals.close(plan.call.id)
+        self._run.messages.extend(self._answer(plan, task) for plan, task in zip(plans, tasks, strict=True))
 
     def _answer(self, plan: Planned, task: asyncio.Task[Ran]) -> ToolMessage:
         if task.done() and not task.cancelled() and task.exception() is None:

@@ -76,6 +76,7 @@ class WorkflowRuntime:
             raise LimitReached(output.over)
         run.account.steps += 1
         run.account.spend(output.usage, Decimal(output.cost))
+        run.counters["unpriced"] += output.unpriced
         run.last_usage = output.usage
         run.sent = len(run.messages)
         run.messages.append(output.message)

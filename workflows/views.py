@@ -39,6 +39,7 @@ def status(run: RunState) -> Plain:
         output=run.ending.output[:2_000] if run.ending else None,
         usage=run.account.usage.model_dump(),
         cost_usd=money(run),
+        unpriced_calls=run.counters["unpriced"],
         limits=run.limits.model_dump(mode="json"),
         pending=approvals(run),
         questions=[q.model_dump(mode="json") for q in run.questions.open.values()],
@@ -57,6 +58,7 @@ def usage(run: RunState) -> Plain:
     return Plain(
         usage=run.account.usage.model_dump(),
         cost_usd=money(run),
+        unpriced_calls=run.counters["unpriced"],
         steps=run.account.steps,
         tool_calls=run.account.tool_calls,
         active_seconds=round(run.account.active, 3),
