@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from perdure.agent import Agent
 from perdure.approval import Approval
 from perdure.errors import (
+    AlreadyStarted,
     ConfigError,
     InvalidInput,
+    MessageRefused,
+    NoAnswer,
+    NoSuchRun,
     PerdureError,
     ProviderError,
     RetryTool,
@@ -18,16 +24,28 @@ from perdure.limits import Limits
 from perdure.model import Model, Price
 from perdure.outcomes import Outcome, RunResult
 from perdure.policy import allow, ask, deny
+from perdure.status import RunStatus
 from perdure.strategies import ToolLoop
 from perdure.tools import Tool, ToolContext, ToolDefaults, tool
 
+if TYPE_CHECKING:
+    from perdure.client import Client
+    from perdure.handle import Handle
+    from perdure.local_process import local
+
 __all__ = [
     "Agent",
+    "AlreadyStarted",
     "Approval",
+    "Client",
     "ConfigError",
+    "Handle",
     "InvalidInput",
     "Limits",
+    "MessageRefused",
     "Model",
+    "NoAnswer",
+    "NoSuchRun",
     "Outcome",
     "PerdureError",
     "Price",
@@ -36,6 +54,7 @@ __all__ = [
     "RunCancelled",
     "RunFailed",
     "RunResult",
+    "RunStatus",
     "Tool",
     "ToolContext",
     "ToolDefaults",
@@ -44,5 +63,17 @@ __all__ = [
     "allow",
     "ask",
     "deny",
+    "local",
     "tool",
 ]
+
+_LATER = {"Client": "perdure.client", "Handle": "perdure.handle", "local": "perdure.local_process"}
+"""Names whose modules talk to the outside: loaded at first use, for workflow code imports this package too."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_LATER[name]), name)

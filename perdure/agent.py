@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
@@ -16,6 +16,8 @@ from perdure.model import Model, parse_model
 from perdure.settings import Settings, problems_of
 from perdure.strategies import STRATEGIES, StrategySpec, ToolLoop, strategy_spec
 from perdure.tools import TOOL_NAME, Tool, ToolDefaults, ToolOptions, ToolSpec, tool
+
+S = TypeVar("S", bound=Settings)
 
 Instructions = str | Callable[[], str]
 
@@ -174,7 +176,7 @@ class Agent:
 
     def run_sync(self, prompt: str, **fields: Any) -> Any:
         """Run in this process with an embedded server, and return the RunResult; see `perdure.local`."""
-        from perdure.local import local  # the server's machinery is loaded only where it is used
+        from perdure.local_process import local  # the server's machinery is loaded only where it is used
 
         with local(self) as here:
             return here.run(self, prompt, **fields)
@@ -255,8 +257,8 @@ def spec_from_data(data: AgentData, tools: Callable[[str], ToolSpec | None]) -> 
             models=tuple(parse_model(item) for item in models),
             instructions=data.instructions,
             tools=tuple(found),
-            strategy=StrategySpec(**data.strategy) if data.strategy else strategy_spec(ToolLoop()),
-            limits=Limits(**data.limits) if data.limits else Limits(),
+            strategy=_field("strategy", StrategySpec, data.strategy) if data.strategy else strategy_spec(ToolLoop()),
+            limits=_field("limits", Limits, data.limits or {}),
             output_schema=data.output_schema,
             parallel_tools=data.parallel_tools,
             tool_choice=data.tool_choice,
@@ -264,6 +266,13 @@ def spec_from_data(data: AgentData, tools: Callable[[str], ToolSpec | None]) -> 
         )
     except ConfigError as error:
         raise ConfigError(f"agent.{error}") from None
+
+
+def _field(name: str, kind: type[S], value: dict[str, Any]) -> S:
+    try:
+        return kind(**value)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace(kind.__name__, name, 1)) from None
 
 
 def read_agent_data(value: Any) -> AgentData:

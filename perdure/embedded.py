@@ -57,6 +57,10 @@ class EmbeddedServerError(PerdureError):
     """The server did not start; the message names the port or file and the fix."""
 
 
+class FolderInUse(EmbeddedServerError):
+    """Another server has the data folder, or is starting or stopping there."""
+
+
 @dataclass(frozen=True)
 class Endpoint:
     """Where a server answers: `address` as `host:port`, `ui_address` as a URL, None where it has no web UI."""
@@ -218,7 +222,7 @@ class EmbeddedServer:
             lock.close()
             other = self.running(self.data_dir)
             where = f"at {other.address}, process {other.pid}" if other else "that is starting or stopping"
-            raise EmbeddedServerError(
+            raise FolderInUse(
                 f"{self.data_dir} is in use by a Temporal server {where}; use that one, stop it, or give another folder"
             ) from None
         return lock

@@ -1,13 +1,17 @@
 """All errors that Perdure raises.
 
 PerdureError
+├── AlreadyStarted      a run of this id exists
 ├── ConfigError         an agent, tool, model or limit that cannot work; raised when it is constructed or loaded
 ├── InvalidInput        a run's input or a message to a run that breaks the contract
+├── MessageRefused      the run refused a message, which changed nothing
+├── NoAnswer            the run exists, but no worker answers for it
+├── NoSuchRun           no run of this id in the namespace
 ├── ProviderError       a model provider's failure, with its kind; retried or not by one table
 ├── RetryTool           raised by a tool that wants to be tried again
+├── RunCancelled        the run was cancelled or terminated
 ├── RunFailed           the run ended `failed` or `invalid_input`; carries the result
-├── RunCancelled        the run was cancelled
-└── Unreachable         no Temporal server, or no such run
+└── Unreachable         no Temporal server, or it does not let us in
 """
 
 from __future__ import annotations
@@ -94,5 +98,27 @@ class RunCancelled(PerdureError):
         self.status = dict(status or {})
 
 
+class AlreadyStarted(PerdureError):
+    """A run of this id exists; `run_id` is Temporal's, `state` its status there (`running`, `completed`, ...)."""
+
+    def __init__(self, id: str, run_id: str, state: str) -> None:
+        super().__init__(f"run {id!r} exists already and is {state}; attach to it, or give another id")
+        self.id = id
+        self.run_id = run_id
+        self.state = state
+
+
+class MessageRefused(PerdureError):
+    """The run refused a message; the text says what was wrong with it, and nothing has changed."""
+
+
+class NoAnswer(PerdureError):
+    """The run exists, but no worker answered for it in time; the text says why, where the server knows."""
+
+
+class NoSuchRun(PerdureError):
+    """No run of this id in the namespace, or none any more."""
+
+
 class Unreachable(PerdureError):
-    """The Temporal server cannot be reached, or the run does not exist."""
+    """The Temporal server cannot be reached, or does not let us in."""

@@ -22,6 +22,7 @@ async def tool_loop(rt: Runtime, params: ToolLoop) -> Ending:
         reply = await rt.model(tool_choice=rt.spec.tool_choice if fresh else "auto")
         if reply.calls:
             if reply.finish == "length" and rt.count("cut") > params.max_cut:
+                await rt.tools(reply.calls, max_repeats=params.max_repeats)  # answered with why they did not run
                 return _end(
                     Outcome.FAILED, "truncated", reply, "tool calls were cut by the output limit again and again"
                 )

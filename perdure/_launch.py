@@ -1,0 +1,33 @@
+"""The console script: puts the runtime on the import path, runs the command line, and leaves for certain."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+
+def add_app_path() -> Path:
+    """Put the folder of `worker`, `workflows`, `activities` and `providers` first on `sys.path` and return it.
+
+    An installed package carries them in `perdure/_app`; in a checkout they lie beside `perdure`.
+    """
+    package = Path(__file__).resolve().parent
+    carried = package / "_app"
+    folder = carried if carried.is_dir() else package.parent
+    if sys.path[:1] != [str(folder)]:
+        sys.path.insert(0, str(folder))
+    return folder
+
+
+def main() -> None:
+    """Run the command line and exit at once: a process that ran a worker may abort while its interpreter shuts down."""
+    add_app_path()
+    from perdure.cli import run  # needs the path
+
+    code = run(sys.argv[1:])
+    with suppress(BrokenPipeError):  # whoever read the output has gone
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)

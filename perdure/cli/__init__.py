@@ -1,0 +1,73 @@
+"""The command line: one table of commands, and one place where errors become a line and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import typer
+
+from perdure.cli import decisions, runs, serve, setup
+from perdure.cli.output import note
+from perdure.embedded import EmbeddedServerError
+from perdure.errors import ConfigError, InvalidInput, PerdureError, Unreachable
+
+COMMANDS: Mapping[str, Callable[..., Any]] = {
+    "dev": serve.dev,
+    "worker": serve.worker,
+    "run": runs.run,
+    "list": runs.list_runs,
+    "show": runs.show_run,
+    "events": runs.events,
+    "approvals": decisions.approvals,
+    "approve": decisions.approve,
+    "deny": decisions.deny,
+    "say": decisions.say,
+    "answer": decisions.answer,
+    "stop": decisions.stop,
+    "cancel": decisions.cancel,
+    "init": setup.init,
+    "doctor": setup.doctor,
+}
+
+CODES: Sequence[tuple[type[PerdureError], int]] = (
+    (ConfigError, 2),
+    (InvalidInput, 2),
+    (Unreachable, 3),
+    (EmbeddedServerError, 3),
+    (PerdureError, 1),
+)
+"""Exit codes of errors, the first match counts: 1 it did not succeed, 2 usage, 3 cannot connect."""
+
+INTERRUPTED = 130
+
+
+def make_app() -> typer.Typer:
+    """The commands as one program."""
+    app = typer.Typer(
+        name="perdure",
+        help="LLM agents as durable workflows on Temporal.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    for name, command in COMMANDS.items():
+        app.command(name)(command)
+    return app
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command line and return its exit code; an error of Perdure is one line on standard error."""
+    try:
+        make_app()(args=list(arguments), prog_name="perdure")
+    except PerdureError as error:
+        note(error)
+        return next(code for kind, code in CODES if isinstance(error, kind))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except SystemExit as done:
+        return done.code if isinstance(done.code, int) else int(done.code is not None)
+    finally:
+        sys.stdout.flush()
+    return 0

@@ -1,0 +1,108 @@
+"""How one event of a run reads in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from perdure.cli.output import line, moment, short_json
+from perdure.messages import AssistantMessage, Message, ToolMessage, text_of
+from perdure.status import RunEvent
+
+
+@dataclass
+class CallBook:
+    """What the conversation says of the calls that events only name."""
+
+    tools: dict[str, str] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict)
+    results: dict[str, str] = field(default_factory=dict)
+    messages: int = 0
+
+    def read(self, messages: list[Message]) -> None:
+        """Take in further messages."""
+        self.messages += len(messages)
+        for message in messages:
+            if isinstance(message, AssistantMessage):
+                self.tools |= {call.id: call.tool for call in message.calls}
+                self.arguments |= {call.id: call.arguments for call in message.calls}
+            elif isinstance(message, ToolMessage):
+                self.results[message.call] = text_of(message)
+
+    def call(self, call: str | None, tool: str | None = None) -> str:
+        """A call in words: id, tool and arguments."""
+        arguments = self.arguments.get(call or "")
+        shown = line(short_json(arguments), 200) if arguments else ""
+        return f"{call} {tool or self.tools.get(call or '', '')} {shown}".rstrip()
+
+
+Fields = Mapping[str, Any]
+
+_MARKS: Mapping[str, Callable[[Fields, CallBook], str]] = {
+    "run_started": lambda e, b: f"{e.get('agent')} starts with {e.get('model')}",
+    "continued": lambda e, b: "goes on in a new workflow run",
+    "reply": lambda e, b: (
+        f"step {e.get('step')}: {line(e.get('text') or '(no text)')}"
+        f"  [{e.get('tokens', 0)} tokens, ${e.get('cost_usd')}]"
+    ),
+    "tool_start": lambda e, b: f"  -> {b.call(e.get('call_id'), e.get('tool'))}",
+    "tool_end": lambda e, b: (
+        f"  <- {e.get('call_id')} {e.get('tool')} {'failed' if e.get('error') else e.get('status')}"
+        f"{f': {line(result, 200)}' if (result := b.results.get(e.get('call_id', ''))) else ''}"
+    ),
+    "tool_refused": lambda e, b: f"  -- {e.get('call_id')} {e.get('tool')}: {line(e.get('reason'))}",
+    "approval_requested": lambda e, b: (
+        f"  ?  {b.call(e.get('call_id'), e.get('tool'))} waits for approval until {e.get('deadline')}"
+        f"{f' ({line(reason)})' if (reason := e.get('reason')) else ''}"
+    ),
+    "approval_decided": lambda e, b: (
+        f"  !  {e.get('call_id')} {e.get('tool')} {'approved' if e.get('approve') else 'denied'}"
+        f"{f' by {by}' if (by := e.get('by')) else ''}{f': {line(why)}' if (why := e.get('reason')) else ''}"
+        f"{' with changed arguments' if e.get('edited') else ''}"
+    ),
+    "question": lambda e, b: f"  ?  {e.get('question_id')}: {line(e.get('text'))}",
+    "said": lambda e, b: f"  said: {line(e.get('text'))}",
+    "correction": lambda e, b: f"  correction ({e.get('about')}): {line(e.get('text'))}",
+    "child_started": lambda e, b: f"  -> {b.call(e.get('call_id'))}: child run {e.get('workflow_id')}",
+    "child_ended": lambda e, b: f"  <- {e.get('call_id')} child ended {e.get('outcome')} [{e.get('tokens', 0)} tokens]",
+    "run_ended": lambda e, b: (
+        f"{e.get('outcome')}{f' ({reason})' if (reason := e.get('reason')) else ''}"
+        f"{f': {line(text)}' if (text := e.get('message')) else ''}"
+    ),
+}
+
+_STYLES = {
+    "reply": "bold",
+    "approval_requested": "yellow",
+    "question": "yellow",
+    "tool_refused": "red",
+    "tool_unknown": "red",
+    "limit_reached": "red",
+    "run_ended": "bold",
+    "tool_start": "cyan",
+    "tool_end": "cyan",
+}
+
+
+def in_words(event: RunEvent, book: CallBook) -> str:
+    """One line for people."""
+    told = _MARKS.get(event.type)
+    return told(event.model_extra or {}, book) if told else f"  {event.type} {_fields(event)}".rstrip()
+
+
+def style_of(event: RunEvent) -> str:
+    """The style of its line."""
+    return _STYLES.get(event.type, "")
+
+
+def plain(event: RunEvent) -> str:
+    """One line of a log: number, time, type and all fields."""
+    return f"{event.n:>4} {moment(event.at)} {event.type} {_fields(event)}".rstrip()
+
+
+def _fields(event: RunEvent) -> str:
+    return " ".join(
+        f"{name}={line(value if isinstance(value, str) else short_json(value))}"
+        for name, value in (event.model_extra or {}).items()
+    )

@@ -1,0 +1,71 @@
+"""What every command shares: the connection, the user's name, and values that are given as text."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from perdure.client import Client
+from perdure.errors import ConfigError
+from perdure.worker_settings import WorkerSettings
+
+T = TypeVar("T")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+RunId = Annotated[str, typer.Argument(metavar="ID", help="The run: its workflow id.", show_default=False)]
+By = Annotated[
+    str | None,
+    typer.Option(help="Who decides; recorded, not verified. [default: your user name]", show_default=False),
+]
+
+
+def with_client(work: Callable[[Client], Awaitable[T]]) -> T:
+    """Connect as the environment says and do the work; raises Unreachable."""
+
+    async def connected() -> T:
+        return await work(await Client.connect(task_queue=settings().task_queue))
+
+    return asyncio.run(connected())
+
+
+def settings() -> WorkerSettings:
+    """The `PERDURE_*` variables; raises ConfigError that names the field."""
+    return WorkerSettings.parse(os.environ)
+
+
+def who(by: str | None) -> str | None:
+    """The given name, else the user's at the operating system, where that has one."""
+    try:
+        return by or getpass.getuser()
+    except (OSError, KeyError):
+        return None
+
+
+def read_json(given: str | None, option: str) -> Any:
+    """A JSON value from an option's text, or from the file after `@`; raises ConfigError that names the option."""
+    if given is None:
+        return None
+    try:
+        return json.loads(Path(given[1:]).read_text() if given.startswith("@") else given)
+    except OSError as error:
+        raise ConfigError(f"{option}: {given[1:]} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{option}: this is no JSON: {error}") from None
+
+
+def read_pairs(given: list[str] | None, option: str) -> dict[str, str]:
+    """`name=value` options as a dictionary; raises ConfigError that names the option."""
+    pairs: dict[str, str] = {}
+    for item in given or ():
+        name, equals, value = item.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"{option}: {item!r} is not of the form name=value")
+        pairs[name] = value
+    return pairs

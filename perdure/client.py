@@ -1,0 +1,220 @@
+"""The client: starts runs, finds them, and shows what waits for a person. Typed and async."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+from temporalio import client as temporal
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+
+from perdure.agent import Agent
+from perdure.connection import connect, rpc_errors
+from perdure.contracts import AGENT_WORKFLOW, TASK_QUEUE, RunInput
+from perdure.errors import AlreadyStarted, InvalidInput, NoAnswer, NoSuchRun
+from perdure.handle import Handle
+from perdure.outcomes import RunResult
+from perdure.settings import problems_of
+from perdure.status import PendingCall, RunSummary
+
+AgentLike = str | Agent | Mapping[str, Any]
+
+RUNS = f"WorkflowType='{AGENT_WORKFLOW}'"
+OPEN = "ExecutionStatus='Running'"
+SIDE_BY_SIDE = 8
+"""Queries at once."""
+SUMMARY_CHARS = 200
+
+_FIELDS = {
+    "PerdureAgent": "agent",
+    "PerdureState": "state",
+    "PerdureOutcome": "outcome",
+    "PerdureModel": "model",
+    "PerdureTenant": "tenant",
+    "PerdureUser": "user",
+    "PerdureSteps": "steps",
+    "PerdureTokens": "tokens",
+    "PerdureCostUsd": "cost_usd",
+}
+"""Search attributes, and the field of a summary that shows each."""
+
+# `Client.list` hides the built-in name inside the class.
+Calls = list[PendingCall]
+Ids = list[str]
+
+_log = logging.getLogger(__name__)
+
+
+class Client:
+    """Runs of a namespace. Every method raises Unreachable where the server does not answer."""
+
+    def __init__(self, client: temporal.Client, *, task_queue: str = TASK_QUEUE) -> None:
+        self.temporal = client
+        """Temporal's own client."""
+        self.task_queue = task_queue
+
+    @classmethod
+    async def connect(
+        cls, *, address: str | None = None, namespace: str | None = None, task_queue: str = TASK_QUEUE
+    ) -> Self:
+        """A client; what is not given comes from Temporal's environment variables and profile.
+
+        Raises Unreachable, or ConfigError for a broken profile.
+        """
+        return cls(await connect(address=address, namespace=namespace), task_queue=task_queue)
+
+    async def start(
+        self,
+        agent: AgentLike,
+        prompt: str | Sequence[Mapping[str, Any]] | None = None,
+        *,
+        id: str | None = None,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        data: Any = None,
+        output_schema: Mapping[str, Any] | None = None,
+        tenant: str | None = None,
+        user: str | None = None,
+        limits: BaseModel | Mapping[str, Any] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        continue_from: str | None = None,
+        task_queue: str | None = None,
+        if_exists: Literal["fail", "attach"] = "fail",
+    ) -> Handle:
+        """Start a run of an agent (its name, the Agent, or an agent as data) and return its handle.
+
+        The fields are those of the run's input. Raises InvalidInput that names the field; AlreadyStarted where a run
+        of this id exists, running or closed, which `if_exists="attach"` returns instead.
+        """
+        fields = {
+            "agent": agent.name if isinstance(agent, Agent) else agent,
+            "prompt": prompt,
+            "messages": messages,
+            "data": data,
+            "output_schema": output_schema,
+            "tenant": tenant,
+            "user": user,
+            "limits": limits.model_dump(exclude_unset=True) if isinstance(limits, BaseModel) else limits,
+            "metadata": metadata,
+            "continue_from": continue_from,
+        }
+        given, checked = _checked({name: value for name, value in fields.items() if value is not None})
+        name = checked.agent if isinstance(checked.agent, str) else str(checked.agent.get("name", "agent"))
+        workflow_id = id or f"{_slug(name)}-{secrets.token_hex(4)}"
+        try:
+            with rpc_errors(self.temporal, workflow_id):
+                await self.temporal.start_workflow(
+                    AGENT_WORKFLOW,
+                    given,
+                    id=workflow_id,
+                    task_queue=task_queue or self.task_queue,
+                    id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                    id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                    static_summary=_summary(name, checked),
+                )
+        except WorkflowAlreadyStartedError as error:
+            handle = self.handle(workflow_id)
+            if if_exists == "attach":
+                return handle
+            described = await handle.describe()
+            state = described.status.name.lower() if described.status else "there"
+            raise AlreadyStarted(workflow_id, described.run_id, state) from error
+        return self.handle(workflow_id)
+
+    async def run(self, agent: AgentLike, prompt: str | None = None, **fields: Any) -> RunResult:
+        """Start a run and wait for its result; fields and errors of `start` and `Handle.result`."""
+        handle = await self.start(agent, prompt, **fields)
+        return await handle.result()
+
+    def handle(self, id: str, run_id: str | None = None) -> Handle:
+        """The run of a workflow id; nothing is asked yet."""
+        return Handle(self.temporal, id, run_id)
+
+    async def list(self, query: str | None = None, limit: int = 50) -> list[RunSummary]:
+        """The newest runs, at most `limit`; `query` is a visibility query, a bad one raises InvalidInput."""
+        with rpc_errors(self.temporal):
+            return [
+                await _summarise(found)
+                async for found in self.temporal.list_workflows(f"{RUNS} AND ({query})" if query else RUNS, limit=limit)
+            ]
+
+    async def approvals(self, *, under: str | None = None) -> Calls:
+        """All calls that wait for a decision, children's included; `under` keeps those of one run and its children."""
+        tree = f" AND RootWorkflowId='{quoted(under)}'" if under is not None else ""
+        query = f"{RUNS} AND {OPEN}{tree}"
+        try:
+            ids = await self._ids(f"{query} AND PerdureState='waiting_approval'")
+        except InvalidInput:  # the attribute is not registered, so every open run is asked
+            ids = await self._ids(query)
+        slots = asyncio.Semaphore(SIDE_BY_SIDE)
+
+        async def ask(id: str) -> Calls:
+            async with slots:
+                try:
+                    return await self.handle(id).approvals()
+                except NoSuchRun:
+                    return []
+                except NoAnswer as error:
+                    _log.warning("%s", error)
+                    return []
+
+        found = [call for calls in await asyncio.gather(*map(ask, ids)) for call in calls]
+        return sorted(found, key=lambda call: str(call.requested_at))
+
+    async def _ids(self, query: str) -> Ids:
+        with rpc_errors(self.temporal):
+            return [found.id async for found in self.temporal.list_workflows(query)]
+
+
+def quoted(value: str) -> str:
+    """A value as it stands between single quotes of a visibility query."""
+    return value.replace("\\", "\\\\").replace("'", "\\'")
+
+
+def _checked(fields: dict[str, Any]) -> tuple[dict[str, Any], RunInput]:
+    """The fields as JSON, and as the run will read them."""
+    try:
+        given: dict[str, Any] = to_jsonable_python(fields)
+        return given, RunInput.model_validate(given)
+    except PydanticSerializationError as error:
+        raise InvalidInput(f"input: {error}") from None
+    except ValidationError as error:
+        raise InvalidInput(f"input: {problems_of(error)}") from None
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:64] or "run"
+
+
+def _summary(name: str, given: RunInput) -> str:
+    parts = given.prompt or (given.messages[-1].content if given.messages else [])
+    text = next((part.text for part in parts if part.type == "text"), "")
+    return " ".join(f"{name}: {text}".split())[:SUMMARY_CHARS]
+
+
+async def _summarise(found: temporal.WorkflowExecution) -> RunSummary:
+    status = found.status or temporal.WorkflowExecutionStatus.RUNNING
+    indexed: dict[str, Any] = {
+        field: pair.value for pair in found.typed_search_attributes if (field := _FIELDS.get(pair.key.name))
+    }
+    running = status is temporal.WorkflowExecutionStatus.RUNNING
+    indexed["state"] = indexed.get("state", "running") if running else "closed"
+    if status is temporal.WorkflowExecutionStatus.CANCELED:
+        indexed["outcome"] = "cancelled"
+    memo = await found.memo()
+    indexed.setdefault("agent", memo.get("agent"))
+    return RunSummary(
+        id=found.id,
+        run_id=found.run_id,
+        temporal=status.name.lower(),
+        started=found.start_time,
+        closed=found.close_time,
+        prompt=memo.get("prompt"),
+        **indexed,
+    )

@@ -1,0 +1,104 @@
+"""The worker of `perdure.local`: serves agents while they are added. Imports the runtime, so its path must be set."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from temporalio import client as temporal
+
+from activities.converter import data_converter
+from activities.registry import Lifespan, Registry, load
+from activities.stores.files import FileStore
+from perdure.agent import Agent
+from perdure.connection import connect_embedded
+from perdure.errors import PerdureError
+from perdure.worker_settings import WorkerSettings
+from worker import serving
+
+
+class LocalWorker:
+    """A worker on the running loop, restarted where a new agent brings a lifespan that must be entered first."""
+
+    def __init__(self, address: str, settings: WorkerSettings) -> None:
+        self._address = address
+        self._settings = settings
+        self._registry = Registry()
+        self._stop = asyncio.Event()
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self, served: Iterable[Agent | str]) -> temporal.Client:
+        """Serve agents, files and modules, and return the connection; raises ConfigError, Unreachable."""
+        for item in served:
+            if isinstance(item, Agent):
+                self._add(item)
+            else:
+                load([item], self._registry)
+        converter = data_converter(FileStore(Path(self._settings.data_dir) / "blobs"))
+        self._client = await connect_embedded(self._address, converter)
+        await self._begin()
+        return self._client
+
+    async def serve(self, agent: Agent) -> None:
+        """Serve a further agent, or another one of the same name instead of it; raises ConfigError."""
+        if self._add(agent):
+            await self.stop()
+            await self._begin()
+
+    async def stop(self) -> None:
+        """Stop gracefully."""
+        task, self._serving = self._serving, None
+        if task is not None:
+            self._stop.set()
+            await asyncio.wait([task])
+
+    async def alive_until(self, work: asyncio.Future[Any]) -> None:
+        """Wait for the work; raises PerdureError where the worker ends before."""
+        if self._serving is None:
+            return
+        serving_now = self._serving
+        await asyncio.wait([work, serving_now], return_when=asyncio.FIRST_COMPLETED)
+        if not work.done() and serving_now is self._serving:
+            error = None if serving_now.cancelled() else serving_now.exception()
+            raise PerdureError(f"the worker of this process has ended: {error or 'no reason is known'}")
+
+    async def _begin(self) -> None:
+        self._stop = asyncio.Event()
+        ready = asyncio.Event()
+        self._serving = asyncio.create_task(self._serve_until(self._stop, ready))
+        waiting = asyncio.create_task(ready.wait())
+        await asyncio.wait([self._serving, waiting], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if self._serving.done():
+            self._serving.result()
+
+    async def _serve_until(self, stop: asyncio.Event, ready: asyncio.Event) -> None:
+        async with serving(self._client, self._registry, self._settings):
+            ready.set()
+            await stop.wait()
+
+    def _add(self, agent: Agent) -> bool:
+        """Register an agent; True where a lifespan came with it."""
+        known = self._registry.agents.get(agent.name)
+        if known is not None and known is not agent:  # a notebook's cell was run again
+            del self._registry.agents[agent.name]
+            for tool in known.tools:
+                if self._registry.tools.get(tool.spec.name) is tool:
+                    del self._registry.tools[tool.spec.name]
+        self._registry.add(agent)
+        new = [found for found in lifespans(agent) if found not in self._registry.lifespans]
+        self._registry.lifespans += new
+        return bool(new)
+
+
+def lifespans(agent: Agent) -> Iterator[Lifespan]:
+    """The `lifespan` of each module that an agent's tools are written in, as an agents file has it."""
+    modules = dict.fromkeys(inspect.unwrap(t.function).__module__ for t in agent.tools if t.function is not None)
+    for name in modules:
+        found = getattr(sys.modules.get(name), "lifespan", None)
+        if callable(found) and not inspect.signature(found).parameters:
+            yield found

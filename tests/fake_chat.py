@@ -1,0 +1,98 @@
+"""A Chat Completions server on loopback: it keeps every request and answers from a list, streaming."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from perdure.model import Model, Price
+
+Answer = Mapping[str, Any]
+"""`text`, `calls` (as `perdure.testing.call` makes them), `usage`, `finish`; or `status` with `body`; `hold` (an
+asyncio.Event) is waited for before the reply begins, and before its end mark where `hold_end` is given."""
+
+
+@dataclass
+class FakeChat:
+    """The server: `requests` are the decoded bodies so far, in order of arrival."""
+
+    answers: list[Answer | Callable[[dict[str, Any]], Answer]]
+    base_url: str = ""
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    dropped: int = 0
+    """Connections that the other side closed before its reply was complete."""
+
+    def model(self, name: str = "m", price: Price | None = None, **params: Any) -> Model:
+        """A model at this server."""
+        return Model(provider="compatible", name=name, base_url=self.base_url, price=price, params=params)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the requests of one connection, one request each."""
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+            headers = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line)
+            body = json.loads(await reader.readexactly(int(headers.get("content-length", 0))))
+            self.requests.append(body)
+            self.headers.append(headers)
+            item = self.answers[min(len(self.requests), len(self.answers)) - 1]
+            await self._answer(item(body) if callable(item) else item, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            self.dropped += 1
+        finally:
+            with contextlib.suppress(ConnectionError):
+                writer.close()
+                await writer.wait_closed()
+
+    async def _answer(self, answer: Answer, writer: asyncio.StreamWriter) -> None:
+        if answer.get("hold"):
+            await answer["hold"].wait()
+        if "status" in answer:
+            payload = json.dumps(answer.get("body", {"error": {"message": "no"}})).encode()
+            head = f"HTTP/1.1 {answer['status']} X\r\ncontent-type: application/json\r\nconnection: close\r\n"
+            writer.write(f"{head}content-length: {len(payload)}\r\n\r\n".encode() + payload)
+            await writer.drain()
+            return
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
+        for chunk in chunks_of(answer):
+            writer.write(f"data: {json.dumps(chunk)}\n\n".encode())
+            await writer.drain()
+        if answer.get("hold_end"):
+            await answer["hold_end"].wait()
+        writer.write(b"data: [DONE]\n\n")
+        await writer.drain()
+
+
+def chunks_of(answer: Answer) -> Sequence[dict[str, Any]]:
+    """The chunks of a streamed reply."""
+    deltas: list[dict[str, Any]] = [{"content": answer["text"]}] if answer.get("text") else []
+    for index, item in enumerate(answer.get("calls", ())):
+        function = {"name": item["tool"], "arguments": json.dumps(item["arguments"])}
+        deltas.append(
+            {"tool_calls": [{"index": index, "id": f"x{index}", "type": "function", "function": function}]}
+        )
+    finish = answer.get("finish") or ("tool_calls" if answer.get("calls") else "stop")
+    usage = answer.get("usage", {"prompt_tokens": 10, "completion_tokens": 5})
+    return [
+        *({"choices": [{"delta": delta}]} for delta in deltas),
+        {"choices": [{"delta": {}, "finish_reason": finish}]},
+        {"choices": [], "usage": usage},
+    ]
+
+
+@asynccontextmanager
+async def fake_chat(*answers: Answer | Callable[[dict[str, Any]], Answer]) -> AsyncIterator[FakeChat]:
+    """Serve on a free port; the last answer is given to every later request."""
+    fake = FakeChat(list(answers))
+    server = await asyncio.start_server(fake.serve, "127.0.0.1", 0)
+    fake.base_url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    try:
+        yield fake
+    finally:
+        server.close()
+        await asyncio.sleep(0)
