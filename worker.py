@@ -21,6 +21,7 @@ from activities.converter import data_converter
 from activities.exchange import Exchange, Idle
 from activities.http import make_client
 from activities.model import ModelActivities
+from activities.policies import Policies
 from activities.registry import Registry, load
 from activities.resolve import ResolveActivities
 from activities.stores.files import FileStore
@@ -46,9 +47,11 @@ async def serving(client: Client, registry: Registry, settings: WorkerSettings) 
     await threads.start(registry.lifespans)
     async with make_client() as http:
         models = ModelActivities(client, Exchange(http, os.environ, idle), transcripts, contexts, store)
-        tools = ToolActivities(client, registry, threads, transcripts, contexts, store)
-        checks = CheckActivities(client, registry, threads, transcripts, contexts, store)
+        policies = Policies(registry, threads)
+        tools = ToolActivities(client, registry, threads, transcripts, contexts, store, policies)
+        checks = CheckActivities(client, registry, threads, transcripts, contexts, store, policies)
         resolves = ResolveActivities(client, registry, store, contexts, settings.allowed_urls, settings.allowed_keys)
+        runner = make_runner()
         worker = Worker(
             client,
             task_queue=settings.task_queue,
@@ -61,7 +64,7 @@ async def serving(client: Client, registry: Registry, settings: WorkerSettings) 
                 checks.verify_answer,
                 ChildActivities(client).await_child,
             ],
-            workflow_runner=make_runner(),
+            workflow_runner=runner,
             interceptors=[RunInterceptor()],
             max_cached_workflows=settings.max_cached_runs,
             max_concurrent_activities=settings.max_activities,
@@ -70,6 +73,7 @@ async def serving(client: Client, registry: Registry, settings: WorkerSettings) 
             default_heartbeat_throttle_interval=THROTTLE,
             graceful_shutdown_timeout=timedelta(seconds=max(SHUTDOWN_GRACE, registry.longest_write()) + 5),
         )
+        runner.evict = worker._bridge_worker.request_workflow_eviction  # the SDK has no public name for it
         try:
             async with worker:
                 yield worker

@@ -14,9 +14,9 @@ PREVIEW = 1_000
 """Characters of a large text that stay in its message."""
 
 
-async def shrink_parts(parts: tuple[P, ...], store: BlobStore) -> tuple[P, ...]:
-    """The parts with every large text replaced by a reference."""
-    return tuple([cast(P, await _shrink(part, store)) for part in parts])
+async def shrink_parts(parts: tuple[P, ...], store: BlobStore, most: int = OFFLOAD_CHARS) -> tuple[P, ...]:
+    """The parts with every text of `most` characters or more replaced by a reference."""
+    return tuple([cast(P, await _shrink(part, store, most)) for part in parts])
 
 
 async def resolve_parts(parts: tuple[P, ...], store: BlobStore) -> tuple[P, ...]:
@@ -24,11 +24,12 @@ async def resolve_parts(parts: tuple[P, ...], store: BlobStore) -> tuple[P, ...]
     return tuple([cast(P, await _resolve(part, store)) for part in parts])
 
 
-async def _shrink(part: P, store: BlobStore) -> P | BlobPart:
-    if not isinstance(part, TextPart) or len(part.text) < OFFLOAD_CHARS:
+async def _shrink(part: P, store: BlobStore, most: int) -> P | BlobPart:
+    if not isinstance(part, TextPart) or len(part.text) < most:
         return part
+    preview = f"{part.text[:PREVIEW]}\n[... {len(part.text)} characters in all ...]"
     digest = await store.put(part.text.encode())
-    return BlobPart(type="blob", digest=digest, size=len(part.text), preview=part.text[:PREVIEW])
+    return BlobPart(type="blob", digest=digest, size=len(part.text), preview=preview)
 
 
 async def _resolve(part: P, store: BlobStore) -> P | TextPart:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
 from temporalio import activity
 from temporalio.client import Client
 
 from activities.beats import Beats
 from activities.blobs import resolve_parts
+from activities.policies import Policies
 from activities.registry import Registry
 from activities.rendering import render_error
 from activities.stores.base import BlobStore
 from activities.tool_threads import TimedOut, ToolThreads
 from activities.transcript import Contexts, Transcripts, chain_of
-from perdure.contracts import PolicyCall, PolicyInput, PolicyOutput, RunContext, VerifyInput, VerifyOutput
+from perdure.contracts import PolicyInput, PolicyOutput, VerifyInput, VerifyOutput
 from perdure.messages import AssistantMessage, text_of
-from perdure.policy import PolicyDecision
 from perdure.verify import VerifyContext
 
-POLICY_SECONDS = 8.0
 VERIFY_SECONDS = 240.0
 
 
@@ -35,6 +33,7 @@ class CheckActivities:
         transcripts: Transcripts,
         contexts: Contexts,
         store: BlobStore,
+        policies: Policies,
     ) -> None:
         self._client = client
         self._registry = registry
@@ -42,6 +41,7 @@ class CheckActivities:
         self._transcripts = transcripts
         self._contexts = contexts
         self._store = store
+        self._policies = policies
 
     @activity.defn(name="check_policy")
     async def check_policy(self, task: PolicyInput) -> PolicyOutput:
@@ -49,44 +49,10 @@ class CheckActivities:
         context = await self._contexts.get(self._client)
         decisions = {}
         for call_id, tool, arguments in task.calls:
-            decision = await self._judge(context, task.step, call_id, tool, arguments)
+            decision = await self._policies.judge(context, task.step, call_id, tool, arguments)
             if decision.action != "allow":
                 decisions[call_id] = (decision.action, decision.reason[:1_000])
         return PolicyOutput(decisions=decisions)
-
-    async def _judge(
-        self, context: RunContext, step: int, call_id: str, tool: str, arguments: dict[str, Any]
-    ) -> PolicyDecision:
-        agent = self._registry.agents.get(context.spec.name)
-        spec = context.spec.tool(tool)
-        if agent is None or agent.policy is None or spec is None:
-            return PolicyDecision("deny", f"this worker has no policy of agent {context.spec.name!r}")
-        call = PolicyCall(
-            id=call_id,
-            tool=tool,
-            arguments=arguments,
-            effect=spec.effect,
-            agent=context.spec.name,
-            step=step,
-            permissions=spec.permissions,
-            egress=spec.egress,
-            untrusted=spec.untrusted,
-            tenant=context.tenant,
-            user=context.user,
-            data=context.data,
-            metadata=context.metadata,
-        )
-        name = next(iter(inspect.signature(agent.policy).parameters), "call")
-        try:
-            outcome = await self._threads.run(agent.policy, {name: call}, POLICY_SECONDS)
-        except TimedOut:
-            return PolicyDecision("deny", f"the policy did not answer within {POLICY_SECONDS:g} s")
-        if outcome.error is not None:
-            return PolicyDecision("deny", f"the policy failed: {render_error(outcome.error)}")
-        if not isinstance(outcome.value, PolicyDecision):
-            got = type(outcome.value).__name__
-            return PolicyDecision("deny", f"the policy returned {got}, not allow(), deny(...) or ask(...)")
-        return outcome.value
 
     @activity.defn(name="verify_answer")
     async def verify_answer(self, task: VerifyInput) -> VerifyOutput:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
+from pydantic_core import to_json
 from temporalio import activity
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
@@ -22,11 +23,14 @@ from activities.transcript import Contexts, Transcripts, chain_of
 from perdure.agent import AgentSpec
 from perdure.arguments import check_arguments, parse_arguments
 from perdure.canonical import clean, clean_text
-from perdure.contracts import ModelInput, ModelOutput
+from perdure.contracts import OFFLOAD_CHARS, OUTPUT_LIMIT, ModelInput, ModelOutput
 from perdure.errors import ProviderError
 from perdure.messages import AssistantMessage, AssistantPart, CallPart, Message, TextPart, ThinkingPart, Usage, text_of
 from providers.base import Finish, ModelReply, ModelRequest, RawCall, RawText, ToolDefinition
 
+MOST_ARGUMENTS = 1_000_000
+"""Bytes of the arguments of one reply: its message must fit a query's answer, for workers that do not remember it."""
+TOO_LARGE = f"not executed: the arguments of one reply may have {MOST_ARGUMENTS} bytes; do it in smaller pieces"
 CUT = "not executed: the reply was cut by the output limit; send it again, smaller"
 
 
@@ -105,17 +109,21 @@ class ModelActivities:
     async def _record(self, spec: AgentSpec, request: ModelRequest, reply: ModelReply, task: ModelInput) -> ModelOutput:
         """The reply as it is recorded: calls named and checked, text cleaned, usage priced."""
         parts: list[AssistantPart] = []
-        number = task.first_call
+        number, room = task.first_call, MOST_ARGUMENTS
         for part in reply.parts:
             if isinstance(part, RawCall):
-                parts.append(_checked_call(part, f"c{number}", spec, cut=reply.finish is Finish.LENGTH))
+                call = _checked_call(part, f"c{number}", spec, cut=reply.finish is Finish.LENGTH)
+                room -= len(to_json(call.arguments))
+                parts.append(call if room >= 0 else call.model_copy(update={"arguments": {}, "error": TOO_LARGE}))
                 number += 1
             elif isinstance(part, RawText):
                 parts.append(TextPart(type="text", text=clean_text(part.text), details=_details(part.details)))
             else:
                 parts.append(ThinkingPart(type="thinking", text=clean_text(part.text), details=_details(part.details)))
+        # An answer is also the run's output, so more of it stays in its message than of other texts.
+        most = OFFLOAD_CHARS if number > task.first_call else OUTPUT_LIMIT
         message = AssistantMessage(
-            role="assistant", parts=await shrink_parts(tuple(parts), self._store), id=secrets.token_urlsafe(6)
+            role="assistant", parts=await shrink_parts(tuple(parts), self._store, most), id=secrets.token_urlsafe(6)
         )
         usage = reply.usage or _estimate_usage(request, message)
         cost = cost_of(spec.models[0], usage)

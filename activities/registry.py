@@ -61,8 +61,9 @@ class Registry:
 
     def add_lifespan(self, lifespan: Lifespan, agents: Iterable[str]) -> None:
         """Serve a lifespan whose value these agents' tools get as `ctx.state`."""
-        self.lifespans.append(lifespan)
-        self._homes |= dict.fromkeys(agents, len(self.lifespans) - 1)
+        if lifespan not in self.lifespans:
+            self.lifespans.append(lifespan)
+        self._homes |= dict.fromkeys(agents, self.lifespans.index(lifespan))
 
     def longest_write(self) -> float:
         """Seconds that a call may need which must not be cut short: what a graceful stop waits for."""

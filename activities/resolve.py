@@ -42,7 +42,7 @@ ATTRIBUTES = {
 }
 """Search attributes of runs, with their types."""
 
-SPEC_BYTES = 1_500_000
+SPEC_BYTES = 1_000_000
 """A spec must fit the answer of a query."""
 
 

@@ -15,6 +15,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.blobs import shrink_parts
 from activities.earlier import recorded
+from activities.policies import Policies
 from activities.registry import Registry
 from activities.rendering import jsonable, render_error, render_value, trim
 from activities.stores.base import BlobStore
@@ -52,6 +53,7 @@ class ToolActivities:
         transcripts: Transcripts,
         contexts: Contexts,
         store: BlobStore,
+        policies: Policies,
     ) -> None:
         self._client = client
         self._registry = registry
@@ -59,6 +61,7 @@ class ToolActivities:
         self._transcripts = transcripts
         self._contexts = contexts
         self._store = store
+        self._policies = policies
 
     @activity.defn(name="call_tool")
     async def call_tool(self, task: ToolInput) -> ToolOutput:
@@ -82,6 +85,10 @@ class ToolActivities:
                 return await self._refuse(task, f"tool {task.tool!r} no longer exists on this worker")
             if task.definition is not None and task.definition != self._definition(context, tool):
                 return await self._refuse(task, f"{task.tool} has changed since it was approved; call it again")
+            if task.approved_at_step is not None and context.spec.policy:
+                now = await self._policies.judge(context, task.approved_at_step, task.call, task.tool, task.arguments)
+                if now.action == "deny":
+                    return await self._refuse(task, f"approved, but denied by policy meanwhile: {now.reason}")
             if task.earlier is not None and (found := await self._earlier(task)) is not None:
                 return found
             if spec.effect not in REPEATABLE and activity.is_worker_shutdown():

@@ -19,7 +19,7 @@ from perdure.agent import Agent
 from perdure.connection import connect, rpc_errors
 from perdure.contracts import AGENT_WORKFLOW, TASK_QUEUE, RunInput
 from perdure.errors import AlreadyStarted, InvalidInput, NoAnswer, NoSuchRun
-from perdure.handle import Handle
+from perdure.handle import ANSWER_WAIT, Handle
 from perdure.outcomes import RunResult
 from perdure.settings import problems_of
 from perdure.status import PendingCall, RunSummary
@@ -55,20 +55,29 @@ _log = logging.getLogger(__name__)
 class Client:
     """Runs of a namespace. Every method raises Unreachable where the server does not answer."""
 
-    def __init__(self, client: temporal.Client, *, task_queue: str = TASK_QUEUE) -> None:
+    def __init__(
+        self, client: temporal.Client, *, task_queue: str = TASK_QUEUE, answer_wait: float = ANSWER_WAIT
+    ) -> None:
         self.temporal = client
         """Temporal's own client."""
         self.task_queue = task_queue
+        self._answer_wait = answer_wait
 
     @classmethod
     async def connect(
-        cls, *, address: str | None = None, namespace: str | None = None, task_queue: str = TASK_QUEUE
+        cls,
+        *,
+        address: str | None = None,
+        namespace: str | None = None,
+        task_queue: str = TASK_QUEUE,
+        answer_wait: float = ANSWER_WAIT,
     ) -> Self:
         """A client; what is not given comes from Temporal's environment variables and profile.
 
-        Raises Unreachable, or ConfigError for a broken profile.
+        `answer_wait` is how many seconds a worker may take to answer. Raises Unreachable, or ConfigError for a broken
+        profile.
         """
-        return cls(await connect(address=address, namespace=namespace), task_queue=task_queue)
+        return cls(await connect(address=address, namespace=namespace), task_queue=task_queue, answer_wait=answer_wait)
 
     async def start(
         self,
@@ -134,7 +143,7 @@ class Client:
 
     def handle(self, id: str, run_id: str | None = None) -> Handle:
         """The run of a workflow id; nothing is asked yet."""
-        return Handle(self.temporal, id, run_id)
+        return Handle(self.temporal, id, run_id, answer_wait=self._answer_wait)
 
     async def list(self, query: str | None = None, limit: int = 50) -> list[RunSummary]:
         """The newest runs, at most `limit`; `query` is a visibility query, a bad one raises InvalidInput."""

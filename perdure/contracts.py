@@ -6,6 +6,7 @@ small: fields at their defaults are not written.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -84,6 +85,10 @@ class GivenMessage(BaseModel):
     content: Parts
 
 
+DATA_LIMIT = 900_000
+"""Characters of a run's `data` as JSON: workers learn it by query, together with the spec."""
+
+
 class RunInput(BaseModel):
     """What starts a run; unknown fields are refused."""
 
@@ -112,6 +117,13 @@ class RunInput(BaseModel):
     def _usable(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
         if value is not None and (problem := check_schema(value)):
             raise ValueError(problem)
+        return value
+
+    @field_validator("data")
+    @classmethod
+    def _bounded(cls, value: Any) -> Any:
+        if len(json.dumps(value)) > DATA_LIMIT:
+            raise ValueError(f"is larger than {DATA_LIMIT} characters of JSON; put it where a tool can read it")
         return value
 
     @model_validator(mode="after")
@@ -228,6 +240,8 @@ class ToolInput(Record):
     """How many calls of the same tool with the same arguments came before in this run."""
     note: str | None = None
     """Put before the result: what an approver changed."""
+    approved_at_step: int | None = None
+    """Set for approved calls: today's policy may still forbid one."""
 
 
 class ToolOutput(Record):

@@ -26,8 +26,8 @@ from perdure.messages import MESSAGES, Message
 from perdure.outcomes import Outcome, RunResult
 from perdure.status import EventPage, OpenQuestion, PendingCall, RunStatus, RunUsage
 
-ANSWER_WAIT = timedelta(seconds=10)
-"""How long a worker may take to answer a query or a message."""
+ANSWER_WAIT = 10.0
+"""Seconds that a worker may take to answer a query or a message."""
 
 
 class Handle:
@@ -36,12 +36,13 @@ class Handle:
     Every method raises NoSuchRun, NoAnswer where no worker answers for the run, Unreachable without a server.
     """
 
-    def __init__(self, client: Client, id: str, run_id: str | None = None) -> None:
+    def __init__(self, client: Client, id: str, run_id: str | None = None, *, answer_wait: float = ANSWER_WAIT) -> None:
         self.id = id
         self.run_id = run_id
         self.temporal = client.get_workflow_handle(id, run_id=run_id)
         """The handle of Temporal's own client."""
         self._client = client
+        self._answer_wait = timedelta(seconds=answer_wait)
 
     def __repr__(self) -> str:
         return f"Handle({self.id!r})"
@@ -118,8 +119,9 @@ class Handle:
         except WorkflowFailureError as error:
             cause = error.cause
             if not isinstance(cause, ApplicationError):
-                outcome = Outcome.CANCELLED.value if isinstance(cause, CancelledError) else None
-                return {"outcome": outcome, "message": str(cause) or None}
+                if isinstance(cause, CancelledError):
+                    return {"outcome": Outcome.CANCELLED.value}
+                return {"outcome": None, "message": str(cause) or None}
             result = {**_details(cause), "message": cause.message}
         except (RPCError, PerdureError) as error:
             return {"message": str(error)}
@@ -162,7 +164,7 @@ class Handle:
         arguments = [] if want is None else [want]
         try:
             answer: dict[str, Any] = await self.temporal.query(
-                name, args=arguments, result_type=dict[str, Any], rpc_timeout=ANSWER_WAIT
+                name, args=arguments, result_type=dict[str, Any], rpc_timeout=self._answer_wait
             )
         except RPCError as error:
             problem = translate(error, self._client, self.id)
@@ -236,7 +238,7 @@ class Handle:
                 return {}
             try:
                 answer: dict[str, Any] = await self.temporal.execute_update(
-                    name, body, result_type=dict[str, Any], rpc_timeout=ANSWER_WAIT
+                    name, body, result_type=dict[str, Any], rpc_timeout=self._answer_wait
                 )
             except WorkflowUpdateFailedError as error:
                 reason = error.cause.message if isinstance(error.cause, ApplicationError) else str(error.cause)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import Coroutine
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 from perdure._launch import add_app_path
 from perdure.agent import Agent
 from perdure.client import Client
+from perdure.diagnosis import missing_worker
 from perdure.errors import ConfigError
 from perdure.handle import Handle
 from perdure.messages import Message
@@ -42,7 +45,7 @@ class Waiter(Protocol):
 
 
 QUEUE = "perdure-local"
-"""The same for every process, so that one goes on with what another has left."""
+"""Of an interactive session; a script has one of its own."""
 
 
 class LocalRun:
@@ -115,7 +118,7 @@ class Local:
     def __init__(self, *served: Agent | str, data_dir: Path | str | None = None) -> None:
         settings = WorkerSettings.parse(os.environ)
         folder = Path(settings.data_dir if data_dir is None else data_dir).absolute()
-        self._settings = settings.model_copy(update={"task_queue": QUEUE, "data_dir": folder})
+        self._settings = settings.model_copy(update={"task_queue": queue_of_script(), "data_dir": folder})
         self._served = served
         self._server = SharedServer(folder)
         self._loop = asyncio.new_event_loop()
@@ -141,7 +144,7 @@ class Local:
         return self._run_of(self._wait(client.start(agent, prompt, **{"if_exists": "attach", **fields})))
 
     def handle(self, id: str) -> LocalRun:
-        """A run by its id."""
+        """A run by its id; raises ConfigError for an open one that nothing here or elsewhere could go on with."""
         return self._run_of(self._opened()[0].handle(id))
 
     def list(self, query: str | None = None, limit: int = 50) -> list[RunSummary]:
@@ -170,9 +173,9 @@ class Local:
         add_app_path()
         from perdure.local_worker import LocalWorker  # imports the runtime, which the path above leads to
 
-        worker = LocalWorker(self._server.open().address, self._settings)
-        connection = self._wait(worker.start(self._served))
-        self._worker, self._client = worker, Client(connection, task_queue=QUEUE)
+        self._worker = worker = LocalWorker(self._served, self._settings)
+        connection = self._wait(worker.connect(self._server.open().address))
+        self._client = Client(connection, task_queue=self._settings.task_queue)
 
     def close(self) -> None:
         """Stop the worker, which finishes what must not be cut, and the server, unless another process uses it."""
@@ -192,6 +195,18 @@ class Local:
         return self._client, self._worker
 
     def _run_of(self, handle: Handle) -> LocalRun:
+        """The run for callers, unless waiting for it would be for ever."""
+        client, worker = self._opened()
+        described = self._wait(handle.describe())
+        if described.close_time is None:
+            own = described.task_queue == client.task_queue
+            if own and not worker.serves:
+                raise ConfigError(f"run {handle.id!r} is open; say which agent goes on with it: perdure.local(agent)")
+            if not own and self._wait(missing_worker(client.temporal, described.task_queue)):
+                raise ConfigError(
+                    f"run {handle.id!r} is open, and belongs to another script that does not run (queue "
+                    f"{described.task_queue!r}); run that one, or give another id"
+                )
         return LocalRun(handle, self._wait)
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
@@ -218,11 +233,21 @@ class Local:
 def local(*served: Agent | str, data_dir: Path | str | None = None) -> Local:
     """Agents without any server: `with perdure.local() as p: p.run(agent, "...").output`.
 
-    `served` are agents, files or modules to serve from the start, so that runs of an earlier process go on; an agent
-    given to `run` is served from then on. `data_dir` (default `PERDURE_DATA_DIR`, else `.perdure`) keeps everything.
+    `served` are agents, files or modules to serve from the start, so that runs of an earlier process of the same script
+    go on; an agent given to `run` is served from then on. `data_dir` (default `PERDURE_DATA_DIR`, else `.perdure`)
+    keeps everything.
     Raises ConfigError, EmbeddedServerError.
     """
     return Local(*served, data_dir=data_dir)
+
+
+def queue_of_script() -> str:
+    """A queue that every process of the running script has and no other: another one's worker lacks its agents."""
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    if script is None:
+        return QUEUE
+    path = Path(script).resolve()
+    return f"{QUEUE}-{path.stem}-{sha256(str(path).encode()).hexdigest()[:8]}"
 
 
 async def _settle() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,28 +24,39 @@ from worker import serving
 class LocalWorker:
     """A worker on the running loop, restarted where a new agent brings a lifespan that must be entered first."""
 
-    def __init__(self, address: str, settings: WorkerSettings) -> None:
-        self._address = address
+    def __init__(self, served: Iterable[Agent | str], settings: WorkerSettings) -> None:
+        """Load agents, files and modules; raises ConfigError."""
         self._settings = settings
         self._registry = Registry()
+        self._client: temporal.Client | None = None
         self._stop = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
-
-    async def start(self, served: Iterable[Agent | str]) -> temporal.Client:
-        """Serve agents, files and modules, and return the connection; raises ConfigError, Unreachable."""
         for item in served:
             if isinstance(item, Agent):
                 self._add(item)
             else:
                 load([item], self._registry)
+
+    async def connect(self, address: str) -> temporal.Client:
+        """Connect, serve what was loaded, and return the connection; raises Unreachable.
+
+        Where nothing was loaded nothing is served yet: what an earlier process has left must not meet a worker that
+        lacks its tools.
+        """
         converter = data_converter(FileStore(Path(self._settings.data_dir) / "blobs"))
-        self._client = await connect_embedded(self._address, converter)
-        await self._begin()
+        self._client = await connect_embedded(address, converter)
+        if self._registry.agents:
+            await self._begin()
         return self._client
+
+    @property
+    def serves(self) -> bool:
+        """True once something is served."""
+        return self._serving is not None
 
     async def serve(self, agent: Agent) -> None:
         """Serve a further agent, or another one of the same name instead of it; raises ConfigError."""
-        if self._add(agent):
+        if self._add(agent) or not self.serves:
             await self.stop()
             await self._begin()
 
@@ -77,6 +88,7 @@ class LocalWorker:
             self._serving.result()
 
     async def _serve_until(self, stop: asyncio.Event, ready: asyncio.Event) -> None:
+        assert self._client is not None
         async with serving(self._client, self._registry, self._settings):
             ready.set()
             await stop.wait()
@@ -89,16 +101,20 @@ class LocalWorker:
             for tool in known.tools:
                 if self._registry.tools.get(tool.spec.name) is tool:
                     del self._registry.tools[tool.spec.name]
+        before = set(self._registry.agents)
         self._registry.add(agent)
-        new = [found for found in lifespans(agent) if found not in self._registry.lifespans]
-        self._registry.lifespans += new
-        return bool(new)
+        entered = len(self._registry.lifespans)
+        for name in set(self._registry.agents) - before:
+            if (found := lifespan_of(self._registry.agents[name])) is not None:
+                self._registry.add_lifespan(found, [name])
+        return len(self._registry.lifespans) > entered
 
 
-def lifespans(agent: Agent) -> Iterator[Lifespan]:
-    """The `lifespan` of each module that an agent's tools are written in, as an agents file has it."""
-    modules = dict.fromkeys(inspect.unwrap(t.function).__module__ for t in agent.tools if t.function is not None)
-    for name in modules:
-        found = getattr(sys.modules.get(name), "lifespan", None)
+def lifespan_of(agent: Agent) -> Lifespan | None:
+    """The `lifespan` of the module that an agent's tools are written in, as an agents file has it."""
+    for tool in agent.tools:
+        module = inspect.unwrap(tool.function).__module__ if tool.function is not None else ""
+        found: Lifespan | None = getattr(sys.modules.get(module), "lifespan", None)
         if callable(found) and not inspect.signature(found).parameters:
-            yield found
+            return found
+    return None

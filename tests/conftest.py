@@ -1,15 +1,24 @@
-"""Shared by all tests: one real Temporal server a test process, and a client of it."""
+"""Shared by all tests: one real Temporal server a test process, a client of it, and workers for agents."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
 
 import pytest
 from temporalio.client import Client
 
 from activities.converter import data_converter
 from activities.stores.files import FileStore
+from perdure import Agent
 from perdure.embedded import EmbeddedServer
+from tests.lab import Lab, eventually, laboratory
+
+__all__ = ["eventually"]
+
+Serve = Callable[..., Awaitable[Lab]]
 
 
 @pytest.fixture(scope="session")
@@ -20,12 +29,29 @@ def temporal_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedd
 
 
 @pytest.fixture(scope="session")
-def store(tmp_path_factory: pytest.TempPathFactory) -> FileStore:
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the embedded stores."""
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="session")
+def store(data_dir: Path) -> FileStore:
     """The store of large payloads that clients and workers share."""
-    return FileStore(tmp_path_factory.mktemp("blobs"))
+    return FileStore(data_dir / "blobs")
 
 
 @pytest.fixture
 async def client(temporal_server: EmbeddedServer, store: FileStore) -> Client:
     """A client with Perdure's data converter."""
     return await Client.connect(temporal_server.address, data_converter=data_converter(store))
+
+
+@pytest.fixture
+async def serve(client: Client, data_dir: Path) -> AsyncIterator[Serve]:
+    """A function that serves agents until the test ends, with the options of `tests.lab.laboratory`."""
+    async with AsyncExitStack() as stack:
+
+        async def start(*agents: Agent, **options: Any) -> Lab:
+            return await stack.enter_async_context(laboratory(client, data_dir, *agents, **options))
+
+        yield start

@@ -72,10 +72,9 @@ def chunks_of(answer: Answer) -> Sequence[dict[str, Any]]:
     """The chunks of a streamed reply."""
     deltas: list[dict[str, Any]] = [{"content": answer["text"]}] if answer.get("text") else []
     for index, item in enumerate(answer.get("calls", ())):
-        function = {"name": item["tool"], "arguments": json.dumps(item["arguments"])}
-        deltas.append(
-            {"tool_calls": [{"index": index, "id": f"x{index}", "type": "function", "function": function}]}
-        )
+        given = item["arguments"]
+        function = {"name": item["tool"], "arguments": given if isinstance(given, str) else json.dumps(given)}
+        deltas.append({"tool_calls": [{"index": index, "id": f"x{index}", "type": "function", "function": function}]})
     finish = answer.get("finish") or ("tool_calls" if answer.get("calls") else "stop")
     usage = answer.get("usage", {"prompt_tokens": 10, "completion_tokens": 5})
     return [

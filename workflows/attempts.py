@@ -59,6 +59,7 @@ class Attempts:
             else None,
             same=same,
             note=note,
+            approved_at_step=self._run.account.steps if approved else None,
         )
         round_ = 0
         while True:

@@ -108,7 +108,16 @@ class Calls:
                 if plan.identity in run.unsure:
                     plan.approval = plan.spec.approval or Approval()
                     plan.why = "an earlier identical call has an unknown outcome"
+        self._count_broken(plans, max_repeats)
         return over
+
+    def _count_broken(self, plans: list[Planned], max_repeats: int) -> None:
+        """Calls that can never run count as repetitions too, each once a reply."""
+        run = self._run
+        for identity in dict.fromkeys(f"{plan.identity}!" for plan in plans if plan.call.error or plan.spec is None):
+            run.turn_calls[identity] += 1
+            if run.turn_calls[identity] > max_repeats:
+                run.counters["refused_repeats"] += 1
 
     def _keep_one_final(self, plans: list[Planned]) -> None:
         """A valid call of a final tool ends the run, so nothing else of its reply runs."""
@@ -188,8 +197,9 @@ class Calls:
         except asyncio.CancelledError:  # not finally: a worker that puts the run aside must change nothing
             self._answer_all(plans, tasks)
             raise
+        ended = [task for task in tasks if task.done()]  # all, or those up to the first that ends the run
         self._answer_all(plans, tasks)
-        return [task.result() for task in tasks]
+        return [task.result() for task in ended]
 
     def _answer_all(self, plans: list[Planned], tasks: list[asyncio.Task[Ran]]) -> None:
         """Give every call its result; what still runs or waits is cut short."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from workflows.agent import AgentWorkflow
+from workflows.queried import QuerySafeRunner
 from workflows.unknown import UnknownWorkflow
 
 WORKFLOWS = [AgentWorkflow, UnknownWorkflow]
@@ -28,6 +29,7 @@ Passing through removes the sandbox's guard from a module, so the purity of all 
 """
 
 
-def make_runner() -> SandboxedWorkflowRunner:
-    """The workflow runner of workers and replayers."""
-    return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH))
+def make_runner() -> QuerySafeRunner:
+    """The workflow runner of workers and replayers; a worker gives it `evict`."""
+    restrictions = SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH)
+    return QuerySafeRunner(SandboxedWorkflowRunner(restrictions=restrictions))

@@ -31,7 +31,7 @@ class Asker:
         self._keyboard = Keyboard()
         self._asking: PendingCall | None = None
         self._verdict: bool | None = None
-        self._decided: set[tuple[str, str]] = set()
+        self._decided: set[tuple[str, str, str]] = set()
         self._ended = False
 
     async def look(self, *, children: bool) -> None:
@@ -152,5 +152,5 @@ def how_to_approve(event: RunEvent, run: str) -> str | None:
     return f"     perdure approve {run} {call}" if event.type == "approval_requested" else None
 
 
-def _key(call: PendingCall) -> tuple[str, str]:
-    return call.run, call.call_id
+def _key(call: PendingCall) -> tuple[str, str, str]:
+    return call.run, call.call_id, call.digest

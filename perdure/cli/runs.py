@@ -201,7 +201,7 @@ def _show_status(status: RunStatus) -> None:
     shown = {
         "run": status.id,
         "agent": status.agent,
-        "state": f"{ended}{f' ({status.reason})' if status.reason else ''}"
+        "state": f"{ended}{f' ({status.reason})' if status.reason not in {None, ended} else ''}"
         if status.state == "closed"
         else status.state,
         "message": status.message,

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from activities.registry import Registry
 
 PORT = 7233
-UI_PORT = 8233
 
 Targets = Annotated[
     list[str],
@@ -44,7 +43,9 @@ def worker(targets: Targets) -> None:
 def dev(
     targets: Targets,
     port: Annotated[int, typer.Option(min=1, max=65_535, help="Port of the Temporal server.")] = PORT,
-    ui_port: Annotated[int, typer.Option(min=1, max=65_535, help="Port of Temporal's web UI.")] = UI_PORT,
+    ui_port: Annotated[
+        int | None, typer.Option(min=1, max=65_535, help="Port of Temporal's web UI. [default: port + 1000]")
+    ] = None,
 ) -> None:
     """Run a Temporal server and a worker together, with everything kept in PERDURE_DATA_DIR."""
     from activities.registry import Registry, load

@@ -1,0 +1,196 @@
+"""Runs from the command line: started, followed, shown, spoken to."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.cli.command_line import CommandLine, until
+
+
+def waiting(perdure: CommandLine, id: str, count: int = 1) -> Any:
+    """The calls of a run that wait, as soon as there are so many."""
+    return until(lambda: len(found := [c for c in perdure.json("approvals") if c["run"] == id]) == count and found)
+
+
+def test_a_run_is_followed_to_its_result(perdure: CommandLine, new_id: str) -> None:
+    """The steps, calls and the answer are printed; text of strangers is neither markup nor control characters."""
+    done = perdure("run", "reader", "weather in Oslo", "--id", new_id)
+    assert "step 1: [red]looking" in done.stdout
+    assert '-> c1 look {"city": "Oslo"}' in done.stdout
+    assert done.stdout.endswith("\nIt is Oslo [bold]9C[/bold] [31mred\n")
+    assert "\x1b" not in done.stdout
+
+
+def test_json_is_one_document(perdure: CommandLine, new_id: str) -> None:
+    """`run --json` prints the id and the result, and nothing else."""
+    result = perdure.json("run", "reader", "x", "--id", new_id, "--data", '{"a":1}', "--limit", "steps=5")
+    assert result["id"] == new_id
+    assert result["outcome"] == "success"
+    assert (result["steps"], result["tool_calls"]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("agent", "arguments", "outcome", "said"),
+    [
+        ("broken", [], "failed", "no such thing"),
+        ("nobody", [], "invalid_input", "this worker has no agent 'nobody'"),
+        ("reader", ["--limit", "steps=1"], "budget_exceeded", ""),
+    ],
+)
+def test_a_run_that_does_not_succeed(
+    perdure: CommandLine, agent: str, arguments: list[str], outcome: str, said: str
+) -> None:
+    """The exit code is 1; the document says how the run ended, standard error says why."""
+    done = perdure("run", agent, "x", *arguments, "--json", code=1)
+    assert json.loads(done.stdout)["outcome"] == outcome
+    assert said in done.stderr
+
+
+def test_the_same_id_again(perdure: CommandLine, new_id: str) -> None:
+    """An id that exists is refused with what there is."""
+    perdure("run", "reader", "x", "--id", new_id)
+    again = perdure("run", "reader", "x", "--id", new_id, code=1)
+    assert again.stderr == (
+        f"perdure: run '{new_id}' exists already and is completed; attach to it, or give another id\n"
+    )
+
+
+def test_approval_while_following(perdure: CommandLine, new_id: str) -> None:
+    """Without a terminal `run` says how to approve, and goes on when somebody does; the decision is in the log."""
+    following = perdure.start("run", "payer", "pay", "--id", new_id)
+    (call,) = waiting(perdure, new_id)
+    assert call["arguments"] == {"to": "bob"}
+    shown = perdure("approvals").stdout
+    assert new_id in shown
+    assert '{"to": "bob"}' in shown
+    wrong = perdure("approve", new_id, "c1", "--digest", "sha256:other", code=1)
+    assert "digest does not match" in wrong.stderr
+    edited = ["--arguments", '{"to":"eve"}', "--by", "ann", "--reason", "[b]fine"]
+    assert perdure.json("approve", new_id, *edited) == {"call_id": "c1", "open": False}
+    out, _ = following.communicate(timeout=60)
+    assert following.returncode == 0
+    assert f"perdure approve {new_id} c1" in out
+    assert "c1 pay approved by ann: [b]fine with changed arguments" in out
+    assert "paid eve" in out
+    assert perdure("approve", new_id, code=1).stderr == f"perdure: run '{new_id}' has ended\n"
+
+
+def test_two_calls_wait(perdure: CommandLine, new_id: str) -> None:
+    """Without a call id two waiting calls are ambiguous; each is then decided by its own."""
+    perdure("run", "twice", "pay", "--id", new_id, "--no-follow")
+    waiting(perdure, new_id, 2)
+    unclear = perdure("approve", new_id, code=1)
+    assert "waiting now: c1, c2" in unclear.stderr
+    assert perdure("approve", new_id, "c1").stdout == f"approved c1 of {new_id}\n"
+    assert perdure("deny", new_id, "c2", "--reason", "too much").stdout == f"denied c2 of {new_id}\n"
+    assert perdure("events", new_id, "--follow").stdout.splitlines()[-1].endswith("run_ended outcome=success")
+    output = perdure.json("show", new_id)["result"]["output"]
+    assert output.startswith("Done: paid ann, not executed: denied by ")
+    assert "too much" in output
+
+
+def test_messages(perdure: CommandLine, new_id: str) -> None:
+    """`say` is taken, an `answer` without a question is refused, `cancel` waits for the end; then all are refused."""
+    perdure("run", "payer", "pay", "--id", new_id, "--no-follow")
+    waiting(perdure, new_id)
+    assert perdure("say", new_id, "hurry").stdout == f"said to {new_id}\n"
+    assert "no question 'q-c1' is open" in perdure("answer", new_id, "q-c1", "done", code=1).stderr
+    assert perdure.json("cancel", new_id) == {"id": new_id, "outcome": "cancelled"}
+    for command in (["say", new_id, "x"], ["stop", new_id], ["cancel", new_id], ["deny", new_id, "c1"]):
+        assert "has ended" in perdure(*command, code=1).stderr
+    status = perdure.json("show", new_id)["status"]
+    assert (status["state"], status["outcome"], status["pending"]) == ("closed", "cancelled", [])
+
+
+def test_stop_keeps_what_there_is(perdure: CommandLine, new_id: str) -> None:
+    """A stopped run ends without success, and says that it was stopped."""
+    following = perdure.start("run", "payer", "pay", "--id", new_id, "--json")
+    waiting(perdure, new_id)
+    perdure("stop", new_id, "--reason", "lunch")
+    out, _ = following.communicate(timeout=60)
+    assert following.returncode == 1
+    assert json.loads(out)["reason"] == "stopped"
+
+
+def test_lists_and_logs(perdure: CommandLine, new_id: str) -> None:
+    """A run is found by agent and state and shown with its steps; its log can be read from a cursor as JSON lines."""
+    perdure("run", "reader", "about Oslo", "--id", new_id)
+    listed = until(
+        lambda: [r for r in perdure.json("list", "--agent", "reader", "--state", "closed") if r["id"] == new_id]
+    )
+    assert (listed[0]["outcome"], listed[0]["steps"], listed[0]["prompt"]) == ("success", 2, "about Oslo")
+    assert perdure("list", "--agent", "o'brien").stdout == "no runs\n"
+    assert new_id in perdure("list", "--query", f"WorkflowId='{new_id}'").stdout
+    log = [json.loads(line) for line in perdure("events", new_id, "--format", "jsonl").stdout.splitlines()]
+    assert [event["n"] for event in log] == list(range(1, len(log) + 1))
+    assert perdure("events", new_id, "--after", str(len(log) - 1)).stdout.count("\n") == 1
+    shown = perdure("show", new_id).stdout
+    assert "<- c1 look done: Oslo [bold]9C[/bold] [31mred" in shown
+    assert "state     success" in shown
+
+
+def test_unknown_runs(perdure: CommandLine) -> None:
+    """A run that does not exist is named, with the address that was asked."""
+    address = perdure.environment["TEMPORAL_ADDRESS"]
+    for command in (["show", "nope"], ["say", "nope", "x"], ["cancel", "nope"], ["events", "nope"]):
+        done = perdure(*command, code=1)
+        assert done.stderr == f"perdure: no run 'nope' in namespace 'default' of {address}\n"
+
+
+def test_no_worker(perdure: CommandLine, new_id: str) -> None:
+    """`run` says which queue nobody polls, where, and goes on waiting; Ctrl-C leaves the run alone."""
+    following = perdure.start("run", "reader", "x", "--id", new_id, PERDURE_TASK_QUEUE="deserted")
+    assert following.stderr is not None
+    said = following.stderr.readline()
+    assert f"no worker is polling queue 'deserted' at {perdure.environment['TEMPORAL_ADDRESS']}" in said
+    following.send_signal(signal.SIGINT)
+    _, err = following.communicate(timeout=60)
+    assert following.returncode == 130
+    assert err == (
+        f"perdure: run {new_id} goes on; see it with `perdure show {new_id}`, end it with `perdure cancel {new_id}`\n"
+    )
+    assert "stuck     no worker is polling queue 'deserted'" in perdure("show", new_id).stdout
+
+
+@pytest.mark.parametrize(("typed", "told"), [(["y"], "paid bob"), (["x", "n", "too much"], "too much")])
+def test_approval_on_a_terminal(perdure: CommandLine, new_id: str, typed: list[str], told: str) -> None:
+    """On a terminal the call is shown and asked: yes runs it, no asks why, and the model is told."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "perdure", "run", "payer", "pay", "--id", new_id],
+        env=perdure.environment,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+    )
+    os.close(slave)
+    cues = {
+        "x": b"approve? y or n",
+        "y": b"approve? y or n",
+        "n": b"y or n\x1b[0m\r\nx\r\n  y or n",
+        "too much": b"why?",
+    }
+    seen = b""
+    while data := _read(master):
+        seen += data
+        if typed and cues[typed[0]] in seen:
+            os.write(master, f"{typed.pop(0)}\n".encode())
+    os.close(master)
+    assert process.wait(30) == 0
+    assert told in seen.decode()
+
+
+def _read(file: int) -> bytes:
+    try:
+        return os.read(file, 4096)
+    except OSError:  # the end of a terminal whose process has gone
+        return b""
