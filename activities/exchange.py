@@ -9,11 +9,10 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeVar
 
-import httpx2
 from temporalio import activity
 
 from activities.endpoints import Endpoint, endpoint_of, entry_of
-from activities.http import Received, host_of, post
+from activities.http import HttpClient, Received, host_of, post
 from perdure.errors import ErrorKind, ProviderError
 from perdure.model import Model
 from providers.base import ModelReply, ModelRequest, Provider, WireRequest, WireResponse, adapted
@@ -40,7 +39,7 @@ class Idle:
 class Exchange:
     """Sends requests over one HTTP client; remembers which parameters a model has refused."""
 
-    def __init__(self, http: httpx2.AsyncClient, environment: Mapping[str, str], idle: Idle | None = None) -> None:
+    def __init__(self, http: HttpClient, environment: Mapping[str, str], idle: Idle | None = None) -> None:
         self._http = http
         self._environment = environment
         self._idle = idle or Idle()

@@ -14,6 +14,9 @@ import httpx2
 from perdure.errors import ErrorKind, ProviderError
 from providers.base import WireResponse
 
+HttpClient = httpx2.AsyncClient
+"""What others hold and never look into."""
+
 BODY_CAP = 32 * 1024 * 1024
 """Bytes of a whole reply."""
 ERROR_CAP = 64 * 1024
@@ -60,7 +63,7 @@ class Received:
         return WireResponse(self.status, self.headers, bytes(body[:cap]))
 
 
-def make_client() -> httpx2.AsyncClient:
+def make_client() -> HttpClient:
     """The worker's HTTP client. Limits on silence are kept by the caller, on data instead of bytes."""
     return httpx2.AsyncClient(
         timeout=httpx2.Timeout(None, connect=15.0, write=60.0, pool=60.0),
@@ -71,7 +74,7 @@ def make_client() -> httpx2.AsyncClient:
 
 @asynccontextmanager
 async def post(
-    client: httpx2.AsyncClient, url: str, headers: Mapping[str, str], body: Mapping[str, Any], first_byte: float
+    client: HttpClient, url: str, headers: Mapping[str, str], body: Mapping[str, Any], first_byte: float
 ) -> AsyncIterator[Received]:
     """Send a JSON body; the headers of the answer must come within `first_byte` seconds. Raises ProviderError."""
     try:

@@ -1,7 +1,7 @@
 """What a turn costs in history: bytes and events, as the slope between two lengths of run.
 
-    python bench/history.py            prints the table
-    python bench/history.py --check    exits with 1 where a figure is above its bound
+python bench/history.py            prints the table
+python bench/history.py --check    exits with 1 where a figure is above its bound
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -71,7 +72,7 @@ def make_agent(name: str, used: str, turns: int, **extra: object) -> Agent:
         "usage": {"input_tokens": 1_000, "output_tokens": 50},
         "repeat": True,
     }
-    price = Price(input="0.25", output="2")  # type: ignore[arg-type]
+    price = Price(input=Decimal("0.25"), output=Decimal(2))
     model = Model(provider="scripted", params={"script": [step]}, price=price)
     limits = Limits(steps=turns, tool_calls=1_000, tokens=100_000_000)
     return Agent(name=f"{name}_{turns}", model=model, tools=[lookup, lookup_quick], limits=limits, **extra)  # type: ignore[arg-type]

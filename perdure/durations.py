@@ -23,6 +23,8 @@ def parse_duration(value: Any) -> timedelta:
         result = timedelta(seconds=value)
     else:
         text = value.strip() if isinstance(value, str) else ""
+        if re.fullmatch(r"\d+(\.\d+)?", text):  # seconds, as a variable of the environment holds them
+            text = f"{text}s"
         match = _SHORT.fullmatch(text) or _ISO.fullmatch(text)
         if not match or not any(match.groups()):
             raise ValueError(f"{value!r} is not a duration; write '10m', '1h30m', 'PT10M' or a number of seconds")

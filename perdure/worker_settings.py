@@ -10,6 +10,7 @@ from typing import Any, Self
 from pydantic import Field
 
 from perdure.contracts import TASK_QUEUE
+from perdure.durations import Duration
 from perdure.settings import Settings
 
 
@@ -26,9 +27,9 @@ class WorkerSettings(Settings):
     max_activities: int = Field(100, ge=1, le=10_000)
     """Model and tool calls at once."""
     max_cached_runs: int = Field(1_000, ge=1, le=100_000)
-    idle_first: timedelta = timedelta(minutes=5)
+    idle_first: Duration = timedelta(minutes=5)
     """Silence of a model before its first data."""
-    idle_between: timedelta = timedelta(minutes=1)
+    idle_between: Duration = timedelta(minutes=1)
     """Silence of a model between data."""
 
     @classmethod

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from inspect import isawaitable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError, CancelledError
@@ -23,13 +23,11 @@ from perdure.tools import Tool
 from perdure.worker_settings import WorkerSettings
 from worker import serving
 
-T = TypeVar("T")
-
 PATIENCE = 30.0
 """Seconds after which something that should have happened never will."""
 
 
-async def eventually(condition: Callable[[], T | Awaitable[T]], patience: float = PATIENCE) -> T:
+async def eventually(condition: Callable[[], Any], patience: float = PATIENCE) -> Any:
     """Poll until the condition is truthy and return what it gave; a TimeoutError after `patience` seconds."""
     deadline = time.monotonic() + patience
     while True:
@@ -107,8 +105,7 @@ class Run:
             pending = await self.pending()
             return pending if len(pending) >= count else None
 
-        found = await eventually(enough)
-        assert found is not None
+        found: list[dict[str, Any]] = await eventually(enough)
         return found
 
     async def messages(self) -> list[dict[str, Any]]:
@@ -141,8 +138,7 @@ class Run:
             found = await self.events(kind)
             return found if len(found) >= count else None
 
-        found = await eventually(enough)
-        assert found is not None
+        found: list[dict[str, Any]] = await eventually(enough)
         return found
 
     async def send(self, name: str, *payloads: Any) -> None:

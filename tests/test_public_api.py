@@ -72,8 +72,8 @@ MESSAGES = "decide approve deny say answer stop"
 COMMANDS = """dev worker run list show events approvals approve deny say answer stop cancel init doctor"""
 QUERIES = "status approvals conversation events usage spec"
 PROVIDERS = "openai-chat compatible scripted"
-STATUS = """state agent activity step tool_calls outcome reason message output usage cost_usd unpriced_calls limits pending
-            questions said stopping"""
+STATUS = """state agent activity step tool_calls outcome reason message output usage cost_usd unpriced_calls limits
+            pending questions said stopping"""
 ERROR_KINDS = """invalid_request authentication not_found quota rate_limit overloaded server connection timeout stalled
                  truncated_stream malformed context_length configuration"""
 SEARCH = {

@@ -78,7 +78,8 @@ async def test_case_55_a_warm_worker_records_what_a_cold_one_does(serve: Serve, 
 async def test_case_57_a_failed_run_is_continued_not_repeated(serve: Serve) -> None:
     """A provider's 400 after an approved payment fails the run once; a continuation begins after the payment."""
     ledger = Ledger()
-    answers = [{"calls": [call("pay", **PAYMENT)]}, {"status": 400, "body": {"error": {"message": "bad request"}}}]
+    bad = {"status": 400, "body": {"error": {"message": "bad request"}}}
+    answers: list[dict[str, Any]] = [{"calls": [call("pay", **PAYMENT)]}, bad]
     async with fake_chat(*answers, {"text": "Paid, as you know."}) as fake:
         agent = Agent("payer", fake.model(), tools=[ledger.pay()])
         lab = await serve(agent)

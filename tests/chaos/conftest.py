@@ -190,17 +190,6 @@ class Stage:
         found: dict[str, Any] = await latest.query("status")
         return found
 
-    async def shown(self, handle: Handle, state: str) -> dict[str, Any]:
-        """Wait until a query says that the run is in a state, which may be before history does; return its status."""
-
-        async def there() -> dict[str, Any] | None:
-            status: dict[str, Any] = await handle.query("status")
-            return status if status["state"] == state else None
-
-        found = await eventually(there, f"state {state}", within=40)
-        assert found is not None
-        return found
-
     async def result(self, handle: Handle, within: float = 60) -> dict[str, Any]:
         """The result of a run, its current one after a reset."""
         latest = self.client.get_workflow_handle(handle.id)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 
 import pytest
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
@@ -88,8 +90,15 @@ async def test_a_message_right_after_an_early_query_does_not_harm_the_run(stage:
     handle = await stage.start(call("pay_ask", to="bob", amount=1, gate="g"), {**TOLD, "repeat": True})
     await stage.begun(tool="pay_ask")
     first.kill()
+    early = asyncio.create_task(handle.query("status"))  # waits at the server for a worker
+
+    async def lost() -> bool:
+        kinds = [event.event_type async for event in handle.fetch_history_events()]
+        return EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT in kinds
+
+    await eventually(lost, "the server notices the loss")
     stage.launch()
-    await stage.shown(handle, "waiting_answer")
+    await early
     answer = {"question_id": "q-c1", "text": "done"}
     if by_update:
         with suppress(WorkflowUpdateFailedError):  # refused: for history, nothing was asked yet

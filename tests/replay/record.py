@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from temporalio.client import Client
 
@@ -62,12 +63,20 @@ async def record(data_dir: Path, settings: Mapping[str, str], scenarios: Mapping
                 history = await handle.fetch_history()
                 file = HISTORIES / (f"{name}.json" if len(handles) == 1 else f"{name}_{number}.json")
                 file.write_text(
-                    json.dumps(json.loads(history.to_json()), ensure_ascii=False, separators=(",", ":")) + "\n"
+                    json.dumps(portable(json.loads(history.to_json())), ensure_ascii=False, separators=(",", ":"))
+                    + "\n"
                 )
                 print(f"{file.name}: {len(history.events)} events, {file.stat().st_size} bytes")
 
         async with laboratory(client, data_dir, *AGENTS.values(), queue="golden") as lab:
             await asyncio.gather(*(play(name, scenario) for name, scenario in scenarios.items()))
+
+
+def portable(value: Any) -> Any:
+    """A history without stack traces: they hold paths of the machine, and replay does not read them."""
+    if isinstance(value, dict):
+        return {name: portable(item) for name, item in value.items() if name != "stackTrace"}
+    return [portable(item) for item in value] if isinstance(value, list) else value
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ async def test_longer_answers_are_cut(serve: Serve, size: int) -> None:
 @pytest.mark.parametrize("kind", ["schema", "final"])
 async def test_large_objects_end_the_run(serve: Serve, kind: str, size: int) -> None:
     """An answer as an object, however large, ends the run: with the object where it is small enough."""
-    script: dict[str, Any] = {
+    script: list[dict[str, Any]] = {
         "schema": [calls("fetch", size=size), reply('{"text": "{{last_tool_text}}"}'), reply('{"text": "small"}')],
         "final": [calls("finish", size=size), calls("finish", size=1)],
     }[kind]
