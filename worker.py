@@ -24,8 +24,9 @@ from activities.model import ModelActivities
 from activities.policies import Policies
 from activities.registry import Registry, load
 from activities.resolve import ResolveActivities
+from activities.shutdown import SHUTDOWN_GRACE
 from activities.stores.files import FileStore
-from activities.tool_calls import SHUTDOWN_GRACE, ToolActivities
+from activities.tool_calls import ToolActivities
 from activities.tool_threads import ToolThreads
 from activities.transcript import Contexts, Transcripts
 from perdure.connection import connect

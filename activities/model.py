@@ -18,6 +18,7 @@ from activities.beats import Beats
 from activities.blobs import resolve_parts, shrink_parts
 from activities.exchange import Exchange
 from activities.prices import affordable_output, cost_of
+from activities.shutdown import until_stopping
 from activities.stores.base import BlobStore
 from activities.transcript import Contexts, Transcripts, chain_of
 from perdure.agent import AgentSpec
@@ -62,7 +63,8 @@ class ModelActivities:
                 prepared = await self._prepare(context.spec, messages, task)
                 if isinstance(prepared, str):
                     return ModelOutput(message=AssistantMessage(role="assistant", parts=()), over=prepared)
-                reply = await self._exchange.complete(context.spec.models[0], prepared, beats.text)
+                asked = self._exchange.complete(context.spec.models[0], prepared, beats.text)
+                reply = await until_stopping(asked)
             except ProviderError as error:
                 raise to_application_error(error) from None  # the client's chain would not fit a failure
             output = await self._record(context.spec, prepared, reply, task)

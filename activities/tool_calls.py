@@ -18,6 +18,7 @@ from activities.earlier import recorded
 from activities.policies import Policies
 from activities.registry import Registry
 from activities.rendering import jsonable, render_error, render_value, trim
+from activities.shutdown import until_stopping
 from activities.stores.base import BlobStore
 from activities.tool_threads import Outcome, TimedOut, ToolThreads
 from activities.transcript import Contexts, Transcripts, chain_of
@@ -27,9 +28,6 @@ from perdure.contracts import OFFLOAD_CHARS, RunContext, ToolInput, ToolOutput
 from perdure.errors import RetryTool
 from perdure.messages import ToolMessage, UserPart, text
 from perdure.tools import REPEATABLE, Tool, ToolContext, ToolSpec
-
-SHUTDOWN_GRACE = 10.0
-"""Seconds that repeatable work gets when its worker stops; it is done again elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -142,20 +140,10 @@ class ToolActivities:
     async def _run_or_yield(self, tool: Tool, spec: ToolSpec, arguments: Mapping[str, Any]) -> Outcome:
         """Run the tool; when the worker stops, repeatable work is given up after a short grace."""
         assert tool.function is not None
-        running = asyncio.ensure_future(self._threads.run(tool.function, arguments, spec.timeout.total_seconds()))
+        running = self._threads.run(tool.function, arguments, spec.timeout.total_seconds())
         if spec.effect not in REPEATABLE or activity.info().is_local:
             return await running
-        stopping = asyncio.create_task(_stopped())
-        try:
-            await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
-            if running.done():
-                return running.result()
-            raise ApplicationError(
-                "the worker stopped", type="WorkerStopped", next_retry_delay=timedelta(milliseconds=1)
-            )
-        finally:
-            stopping.cancel()
-            running.cancel()
+        return await until_stopping(running)
 
     async def _settle(self, task: ToolInput, spec: ToolSpec, outcome: Outcome) -> ToolOutput:
         error = outcome.error
@@ -221,8 +209,3 @@ async def _beat_on(details: list[Any]) -> None:
     while True:
         activity.heartbeat(*details)
         await asyncio.sleep(min(2.0, limit.total_seconds() / 4) if limit else 2.0)
-
-
-async def _stopped() -> None:
-    await activity.wait_for_worker_shutdown()
-    await asyncio.sleep(SHUTDOWN_GRACE)
