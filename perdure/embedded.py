@@ -53,6 +53,9 @@ DYNAMIC_CONFIG: Mapping[str, str] = {
 _NO_PROFILE = ("--disable-config-file", "--disable-config-env")
 
 
+FREE_PORT_TRIES = 3
+
+
 class EmbeddedServerError(PerdureError):
     """The server did not start; the message names the port or file and the fix."""
 
@@ -149,6 +152,17 @@ class EmbeddedServer:
         binary = self._binary or find_binary()
         version = _version(binary)
         self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        chosen = self._port is not None or (self._ui_port is not None and not self.headless)
+        for left in reversed(range(FREE_PORT_TRIES)):
+            try:
+                return self._start(binary, version)
+            except EmbeddedServerError as error:
+                # Another process may take a free port before the server binds it.
+                if chosen or not left or "address already in use" not in str(error):
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    def _start(self, binary: Path, version: str) -> Endpoint:
         with self._lock() as lock:
             port, ui_port = _ports(self._port, None if self.headless else self._ui_port)
             database = self.data_dir / f"temporal-{version}.db"

@@ -53,13 +53,15 @@ async def chain_of(lab: Lab, run: Run) -> list[str]:
 async def test_nothing_is_lost(impatient: Client, data_dir: Path) -> None:
     """Over 30 turns in many runs: messages are taken once and in order, ids, keys, events, limits and spend go on."""
     keys: list[tuple[str, str]] = []
+    turns = 30
+    all_said = threading.Event()
 
     @tool(effect="write")
     def act(n: int, ctx: ToolContext) -> str:
         keys.append((ctx.call_id, ctx.idempotency_key))
+        assert n < turns - 1 or all_said.wait(30)
         return f"did {n}"
 
-    turns = 30
     used = {"usage": {"input_tokens": 10, "output_tokens": 1}}
     script = [*({**calls("act", n=n), **used} for n in range(turns)), {**reply("end"), **used}]
     agent = Agent("long", scripted(*script, {**reply("really the end"), **used}, repeat=True), tools=[act],
@@ -72,6 +74,7 @@ async def test_nothing_is_lost(impatient: Client, data_dir: Path) -> None:
             sent += 1
             await asyncio.sleep(0.02)
         await run.send("say", {"text": "again", "message_id": "0"})
+        all_said.set()
         result = await run.result()
         messages = [words_of(m) for m in await run.messages() if m["role"] == "user"]
         assert messages == ["Go.", *(f"said {n}" for n in range(sent))]
