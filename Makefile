@@ -23,7 +23,7 @@ test-quick: $(VENV)/.dev  ## tests without killed processes and installed wheels
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 test-slow: $(VENV)/.dev  ## tests that kill workers and servers and install the wheel
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 
 check: $(VENV)/.dev  ## lint, format, types, layers, public names, documents
 	$(BIN)/ruff check .

@@ -14,6 +14,8 @@ import pytest
 
 from tests.cli.command_line import CommandLine, until
 
+pytestmark = pytest.mark.slow
+
 
 def waiting(perdure: CommandLine, id: str, count: int = 1) -> Any:
     """The calls of a run that wait, as soon as there are so many."""
