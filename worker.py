@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import sys
@@ -20,6 +19,7 @@ from activities.children import ChildActivities
 from activities.converter import data_converter
 from activities.exchange import Exchange, Idle
 from activities.http import make_client
+from activities.logs import shorten_failures
 from activities.model import ModelActivities
 from activities.policies import Policies
 from activities.registry import Registry, load
@@ -29,7 +29,8 @@ from activities.stores.files import FileStore
 from activities.tool_calls import ToolActivities
 from activities.tool_threads import ToolThreads
 from activities.transcript import Contexts, Transcripts
-from perdure.connection import connect
+from perdure._launch import set_log_level
+from perdure.connection import check_namespace, connect
 from perdure.errors import PerdureError
 from perdure.worker_settings import WorkerSettings
 from workflows.interceptor import RunInterceptor
@@ -42,7 +43,9 @@ STICKY = timedelta(seconds=3)
 @asynccontextmanager
 async def serving(client: Client, registry: Registry, settings: WorkerSettings) -> AsyncIterator[Worker]:
     """A running worker for these agents; leaving the block stops it gracefully."""
+    shorten_failures()
     store = FileStore(Path(settings.data_dir) / "blobs")
+    await store.prepare()
     transcripts, contexts, threads = Transcripts(), Contexts(), ToolThreads()
     idle = Idle(settings.idle_first.total_seconds(), settings.idle_between.total_seconds())
     await threads.start(registry.lifespans)
@@ -87,6 +90,7 @@ async def run(targets: Sequence[str], settings: WorkerSettings) -> None:
     registry = Registry()
     load(targets, registry)
     client = await connect(data_converter(FileStore(Path(settings.data_dir) / "blobs")))
+    await check_namespace(client)
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
@@ -100,11 +104,11 @@ async def run(targets: Sequence[str], settings: WorkerSettings) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Exit code of `python worker.py my_agents.py ...`."""
-    logging.basicConfig(level=os.environ.get("PERDURE_LOG", "WARNING").upper())
     if not arguments or arguments[0].startswith("-"):
         print("usage: python worker.py my_agents.py [more.py | package.module ...]", file=sys.stderr)
         return 2
     try:
+        set_log_level(os.environ)
         asyncio.run(run(arguments, WorkerSettings.parse(os.environ)))
     except PerdureError as error:
         print(f"worker: {error}", file=sys.stderr)

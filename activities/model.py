@@ -172,7 +172,7 @@ def _structure(schema: dict[str, Any] | None, message: AssistantMessage, reply: 
         return None, None
     parsed = parse_arguments("".join(p.text for p in reply.parts if isinstance(p, RawText)))
     if parsed.error is not None or parsed.value is None:
-        return None, f"it must be one JSON object for the given schema: {parsed.error}"
+        return None, "it must be nothing but one JSON object that fits the given schema"
     checked = check_arguments(schema, parsed.value)
     return (None, f"it does not fit the schema: {checked.error}") if checked.error else (checked.value, None)
 

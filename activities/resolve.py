@@ -93,7 +93,10 @@ class ResolveActivities:
             if agent is None:
                 known = list(self._registry.agents)
                 near = near_names(given.agent, known) or known
-                raise ConfigError(f"agent: this worker has no agent {given.agent!r}; it has {', '.join(near)}")
+                raise ConfigError(
+                    f"agent: this worker has no agent {given.agent!r}; it has {', '.join(near)}. "
+                    "All workers of a queue must serve the same agents: others need another PERDURE_TASK_QUEUE"
+                )
             spec = agent.spec(self._registry.defaults, await _instructions(agent))
         else:
             spec = self._allowed(spec_from_data(read_agent_data(given.agent), self._registry.tool_spec))

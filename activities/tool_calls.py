@@ -178,8 +178,10 @@ class ToolActivities:
         parts: tuple[UserPart, ...] = text(f"{task.note or ''}{body}")
         try:
             parts = await shrink_parts(parts, self._store)
-        except OSError:  # a full disk must not hide that the deed was done
-            parts = text(trim(body, OFFLOAD_CHARS // 2))
+        except OSError as problem:  # a full disk must not hide that the deed was done
+            activity.logger.error("the result of %s is cut, for it cannot be kept: %s", task.tool, problem)
+            cut = f"{trim(body, OFFLOAD_CHARS // 2)}\n[the rest was lost: it could not be stored]"
+            parts = text(f"{task.note or ''}{cut}")
         message = ToolMessage(role="tool", call=task.call, parts=parts, error=error, id=secrets.token_urlsafe(6))
         self._transcripts.remember(chain_of(task.run), message)
         return ToolOutput(message=message, structured=structured)

@@ -8,14 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    ValidationError,
+    model_validator,
+)
 
 from perdure.durations import Duration, parse_duration
-from perdure.settings import Settings, problems_of
+from perdure.settings import Settings, must, problems_of
 
 OnTimeout = Literal["deny", "approve", "fail"]
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list | tuple | set | frozenset) and all(isinstance(n, str) and n.strip() for n in value)
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(must(_are_names, "be a list of names, such as ['ann', 'bob']"))]
+"""Names that are not empty; a single text is not taken for a list of letters."""
 
 
 class Approval(Settings):
@@ -23,17 +40,17 @@ class Approval(Settings):
 
     timeout: Duration = Field(default_factory=lambda: parse_duration("24h"))
     on_timeout: OnTimeout = "deny"
-    approvers: tuple[str, ...] = ()
+    approvers: Names = ()
     """Who may decide; empty means anybody who can reach the run."""
-    quorum: int = Field(1, ge=1, le=100)
+    quorum: StrictInt = Field(1, ge=1, le=100)
     """How many different people must approve; one denial is enough to deny."""
-    not_requester: bool = False
+    not_requester: StrictBool = False
     """The `user` that the run is for may not decide."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.approvers and self.quorum > len(set(self.approvers)):
-            raise ValueError(f"quorum {self.quorum} can never be reached with {len(set(self.approvers))} approvers")
+            raise ValueError(f"quorum: {self.quorum} can never be reached with {len(set(self.approvers))} approvers")
         return self
 
 
@@ -175,9 +192,12 @@ class Approvals:
 
 
 def _read(payload: Any, verdict: bool | None) -> Decision:
-    fields = {} if payload is None and verdict is not None else payload
+    fields = payload
     if not isinstance(fields, dict):
-        raise Refused('a decision is an object such as {"call_id":"c1","approve":true}')
+        example = '{"call_id":"c1"}, or {} for the only one'
+        if verdict is None:
+            example = '{"call_id":"c1","approve":true}'
+        raise Refused(f"a decision is an object such as {example}")
     if verdict is not None:
         if "approve" in fields:
             raise Refused("approve: the name of this message already says it; use 'decide' to send it as a field")

@@ -41,12 +41,13 @@ class Planned:
     call: CallPart
     spec: ToolSpec | None = None
     identity: str = ""
-    """The same for the same tool and arguments."""
     same: int = 0
     refusal: str | None = None
     approval: Approval | None = None
     why: str | None = None
     """Why a person is asked, where the tool itself does not."""
+    began: bool = False
+    """It was handed to a worker."""
 
 
 class Calls:
@@ -81,7 +82,7 @@ class Calls:
         for index, plan in enumerate(plans):
             call = plan.call
             plan.spec = spec.tool(call.tool)
-            plan.identity = digest({"tool": call.tool, "arguments": call.arguments})[7:23]
+            plan.identity = identity(call)
             if call.error:
                 plan.refusal = call.error
             elif plan.spec is None:
@@ -190,6 +191,7 @@ class Calls:
         for plan in plans:
             ordered = plan.spec is not None and plan.spec.effect not in REPEATABLE
             task = asyncio.create_task(self._one(plan, before if ordered else None, slots))
+            task.add_done_callback(_retrieve)
             tasks.append(task)
             before = task if ordered else before
         try:
@@ -212,6 +214,10 @@ class Calls:
     def _answer(self, plan: Planned, task: asyncio.Task[Ran]) -> ToolMessage:
         if task.done() and not task.cancelled() and task.exception() is None:
             return task.result().message
+        if plan.began and plan.spec is not None and plan.spec.effect not in REPEATABLE:
+            why = "the run ended while it ran"
+            self._run.note("tool_unknown", call_id=plan.call.id, tool=plan.call.tool, reason=why)
+            return self._error(plan, f"outcome unknown: {why}; {plan.call.tool} may or may not have taken effect")
         return self._error(plan, "interrupted: the run ended before this call had a result")
 
     async def _one(self, plan: Planned, before: asyncio.Task[Ran] | None, slots: asyncio.Semaphore) -> Ran:
@@ -252,17 +258,25 @@ class Calls:
             raise RunFault(Outcome.FAILED, "approval_timeout", f"nobody decided {call_id} ({plan.call.tool}) in time")
         if verdict.approved:
             if verdict.arguments is not None:
-                plan.call = plan.call.model_copy(update={"arguments": verdict.arguments})
-                plan.why = "edited"
+                self._edit(plan, verdict.arguments)
             return None
         if verdict.expired:
             return "not executed: the approval expired, nobody decided in time"
         by = f" by {verdict.by}" if verdict.by else ""
         return f"not executed: denied{by}{f': {verdict.reason}' if verdict.reason else ''}"
 
+    def _edit(self, plan: Planned, arguments: dict[str, Any]) -> None:
+        """The call is another one from now on: the one that the approver made of it."""
+        plan.call = plan.call.model_copy(update={"arguments": arguments})
+        plan.why = "edited"
+        plan.identity = identity(plan.call)
+        plan.same = self._run.calls[plan.identity]
+        self._run.calls[plan.identity] += 1
+
     async def _execute(self, plan: Planned) -> Ran:
         run, call, spec = self._run, plan.call, plan.spec
         assert spec is not None
+        plan.began = True
         run.note("tool_start", call_id=call.id, tool=call.tool, step=run.account.steps)
         done: Done = await self._attempts.run(
             call,
@@ -280,6 +294,11 @@ class Calls:
         return ToolMessage(role="tool", call=plan.call.id, parts=text(body), error=True, id=self._run.mint())
 
 
+def identity(call: CallPart) -> str:
+    """The same for the same tool and arguments."""
+    return digest({"tool": call.tool, "arguments": call.arguments})[7:23]
+
+
 def binding(tool: str, arguments: dict[str, Any], spec: ToolSpec) -> str:
     """The digest that an approval is bound to: tool name, arguments and definition."""
     return digest({"tool": tool, "arguments": arguments, "definition": spec.definition})
@@ -290,3 +309,9 @@ def _checked(given: dict[str, Any], spec: ToolSpec) -> tuple[dict[str, Any], str
     if checked.error is not None or checked.value is None:
         raise Refused(f"arguments: {checked.error}")
     return checked.value, binding(spec.name, checked.value, spec)
+
+
+def _retrieve(task: asyncio.Task[Ran]) -> None:
+    """A call that was cut short has nobody left who would look at how it ended."""
+    if not task.cancelled():
+        task.exception()

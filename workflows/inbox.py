@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -17,6 +18,9 @@ from perdure.undecodable import Undecodable
 from workflows.state import RunState
 
 M = TypeVar("M", bound=BaseModel)
+
+SHOWN_ARGUMENTS = 4_000
+"""Characters of edited arguments that the event log shows; the result of the call names them all."""
 
 SAID_QUEUE = 1_000
 """Messages of the user that may wait to be taken in."""
@@ -84,6 +88,8 @@ class Inbox:
         pending: Pending = self._run.approvals.decide(payload, workflow.now(), verdict, apply=apply)
         if apply:
             decision = pending.decisions[-1]
+            settled = self._run.approvals.settled.get(pending.call_id)
+            edited = settled.arguments if settled else None
             self._run.note(
                 "approval_decided",
                 call_id=pending.call_id,
@@ -92,7 +98,8 @@ class Inbox:
                 by=decision["by"],
                 verified=False,
                 reason=decision["reason"],
-                edited=(isinstance(payload, dict) and payload.get("arguments") is not None) or None,
+                edited=edited is not None or None,
+                arguments=edited if len(json.dumps(edited)) <= SHOWN_ARGUMENTS else None,
             )
         return {"call_id": pending.call_id, "open": pending.call_id in self._run.approvals.open}
 
@@ -118,7 +125,7 @@ class Inbox:
         return {"question_id": answer.question_id}
 
     def _stop(self, payload: Any, apply: bool) -> dict[str, Any]:
-        request = _read(StopRequest, {} if payload is None else payload, '{"reason":"..."}')
+        request = _read(StopRequest, payload, '{} or {"reason":"..."}')
         if apply and self._run.stop_reason is None:
             self._run.stop_reason = request.reason or "asked to stop"
             self._run.note("stop_requested", reason=request.reason)

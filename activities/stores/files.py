@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from activities.stores.base import DIGEST, BlobCorrupt, BlobMissing, digest_of
+from perdure.errors import ConfigError, PerdureError
 
 
 class FileStore:
@@ -19,6 +20,13 @@ class FileStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+
+    async def prepare(self) -> None:
+        """Write and read one small blob, so that a folder that cannot be used is told at once; raises ConfigError."""
+        try:
+            await self.get(await self.put(b"perdure"))
+        except (OSError, PerdureError) as error:
+            raise ConfigError(f"PERDURE_DATA_DIR: {self.root.parent} cannot be used: {error}") from None
 
     async def put(self, data: bytes) -> str:
         """Keep `data` durably and return its digest; a damaged copy already there is replaced."""

@@ -12,7 +12,7 @@ import pytest
 
 from activities.stores.base import BlobCorrupt, BlobMissing, digest_of
 from activities.stores.files import FileStore
-from perdure.errors import PerdureError
+from perdure.errors import ConfigError, PerdureError
 
 WRITER = """
 import asyncio, sys
@@ -113,3 +113,10 @@ async def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=name):
         await store.put(b"blocked")
     assert files_of(tmp_path) == []
+
+
+async def test_an_unusable_folder_is_told_at_once(tmp_path: Path) -> None:
+    """A worker refuses to start where it could not keep large results."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="PERDURE_DATA_DIR: .*file cannot be used"):
+        await FileStore(tmp_path / "file" / "blobs").prepare()

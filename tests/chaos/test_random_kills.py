@@ -64,7 +64,7 @@ async def approve_all(stage: Stage) -> None:
     inbox = f"TaskQueue='{stage.queue}' AND PerdureState='waiting_approval' AND ExecutionStatus='Running'"
     while True:
         async for execution in stage.client.list_workflows(inbox):
-            await stage.client.get_workflow_handle(execution.id).signal("approve")
+            await stage.client.get_workflow_handle(execution.id).signal("approve", {})
         await asyncio.sleep(0.5)
 
 

@@ -67,6 +67,6 @@ async def test_a_run_goes_on_at_once_after_its_worker_stopped(stage: Stage) -> N
     await stage.state(handle, "waiting_approval")
     first.terminate()
     assert await asyncio.to_thread(first.wait, GRACE) == 0
-    await handle.signal("approve")
+    await handle.signal("approve", {})
     await stage.serve()
     assert await stage.output(handle) == "paid bob 1"

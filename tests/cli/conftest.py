@@ -47,11 +47,18 @@ def agents_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def cli_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    """A server without the runs of other tests: the inbox tells of every run that cannot be asked."""
+    with EmbeddedServer(tmp_path_factory.mktemp("temporal-cli"), headless=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def perdure(
-    temporal_server: EmbeddedServer, agents_file: Path, tmp_path_factory: pytest.TempPathFactory
+    cli_server: EmbeddedServer, agents_file: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[CommandLine]:
     """The command line, with a worker that serves the agents on a queue of this test process."""
-    made = make(tmp_path_factory.mktemp("cli"), temporal_server.address, f"cli-{uuid.uuid4().hex[:8]}")
+    made = make(tmp_path_factory.mktemp("cli"), cli_server.address, f"cli-{uuid.uuid4().hex[:8]}")
     worker = made.start("worker", str(agents_file))
     assert worker.stdout is not None
     assert "serving reader, payer, twice, broken" in worker.stdout.readline()

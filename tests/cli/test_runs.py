@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +13,10 @@ from typing import Any
 
 import pytest
 
+from perdure.cli.runs import show_status
+from perdure.status import OpenQuestion, RunStatus
 from tests.cli.command_line import CommandLine, until
+from tests.processes import Cli
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +65,8 @@ def test_the_same_id_again(perdure: CommandLine, new_id: str) -> None:
     perdure("run", "reader", "x", "--id", new_id)
     again = perdure("run", "reader", "x", "--id", new_id, code=1)
     assert again.stderr == (
-        f"perdure: run '{new_id}' exists already and is completed; attach to it, or give another id\n"
+        f"perdure: run '{new_id}' exists already and is completed; see it with `perdure show {new_id}`, "
+        f"follow it with `perdure events {new_id} --follow`, or give another id\n"
     )
 
 
@@ -70,9 +75,9 @@ def test_approval_while_following(perdure: CommandLine, new_id: str) -> None:
     following = perdure.start("run", "payer", "pay", "--id", new_id)
     (call,) = waiting(perdure, new_id)
     assert call["arguments"] == {"to": "bob"}
-    shown = perdure("approvals").stdout
-    assert new_id in shown
-    assert '{"to": "bob"}' in shown
+    inbox = perdure("approvals").stdout
+    assert new_id in inbox
+    assert '{"to": "bob"}' in inbox
     wrong = perdure("approve", new_id, "c1", "--digest", "sha256:other", code=1)
     assert "digest does not match" in wrong.stderr
     edited = ["--arguments", '{"to":"eve"}', "--by", "ann", "--reason", "[b]fine"]
@@ -80,9 +85,22 @@ def test_approval_while_following(perdure: CommandLine, new_id: str) -> None:
     out, _ = following.communicate(timeout=60)
     assert following.returncode == 0
     assert f"perdure approve {new_id} c1" in out
-    assert "c1 pay approved by ann: [b]fine with changed arguments" in out
+    changed = 'c1 pay approved by ann: [b]fine with changed arguments {"to": "eve"}'
+    for shown in (out, perdure("show", new_id).stdout):
+        assert changed in shown
+        assert '-> c1 pay {"to": "eve"}' in shown
     assert "paid eve" in out
+    for shown in (out, perdure("events", new_id).stdout):
+        assert re.search(r"(waits for approval until |deadline=)\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [A-Z]+$", shown, re.M)
     assert perdure("approve", new_id, code=1).stderr == f"perdure: run '{new_id}' has ended\n"
+
+
+def test_a_question_is_shown_with_its_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    """The options are listed, and the command that is shown can be used as it is."""
+    question = OpenQuestion(question_id="q-c1", text="Did it happen?", options=("it did", "no"))
+    show_status(RunStatus(id="one", run_id="r", state="waiting_answer", temporal="running", questions=[question]))
+    asked = "asks      Did it happen? (it did | no): perdure answer one q-c1 'it did'"
+    assert asked in capsys.readouterr().out
 
 
 def test_two_calls_wait(perdure: CommandLine, new_id: str) -> None:
@@ -153,6 +171,7 @@ def test_no_worker(perdure: CommandLine, new_id: str) -> None:
     assert following.stderr is not None
     said = following.stderr.readline()
     assert f"no worker is polling queue 'deserted' at {perdure.environment['TEMPORAL_ADDRESS']}" in said
+    assert said.endswith("; still waiting, and Ctrl-C leaves the run as it is\n")
     following.send_signal(signal.SIGINT)
     _, err = following.communicate(timeout=60)
     assert following.returncode == 130
@@ -160,6 +179,14 @@ def test_no_worker(perdure: CommandLine, new_id: str) -> None:
         f"perdure: run {new_id} goes on; see it with `perdure show {new_id}`, end it with `perdure cancel {new_id}`\n"
     )
     assert "stuck     no worker is polling queue 'deserted'" in perdure("show", new_id).stdout
+    (listed,) = until(lambda: perdure.json("list", "--query", f"WorkflowId='{new_id}'"))
+    assert (listed["state"], listed["agent"]) == ("open", "reader")
+    inbox = perdure("approvals", "--json", code=1)
+    assert json.loads(inbox.stdout) == []
+    assert f"1 run could not be asked: {new_id}; " in inbox.stderr
+    assert perdure("approvals", code=1).stdout == ""
+    assert Cli(perdure.environment["TEMPORAL_ADDRESS"]).run("workflow", "terminate", "-w", new_id).returncode == 0
+    assert "spent     unknown" in perdure("show", new_id).stdout
 
 
 @pytest.mark.parametrize(("typed", "told"), [(["y"], "paid bob"), (["x", "n", "too much"], "too much")])

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +17,61 @@ from temporalio.client import Client
 
 from perdure.cli.checks import attribute_type
 from perdure.embedded import SEARCH_ATTRIBUTES, EmbeddedServer
-from tests.cli.command_line import CommandLine, make, until
+from tests.cli.command_line import ROOT, CommandLine, make, until
+
+
+def test_version(bare: CommandLine) -> None:
+    """`--version` prints one line."""
+    assert re.fullmatch(r"perdure \S+\n", bare("--version").stdout)
+
+
+def test_an_interrupt_while_it_loads(bare: CommandLine) -> None:
+    """Ctrl-C before the command has begun ends it without a traceback."""
+    process = subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-m", "perdure", "list"],
+        env=bare.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    while "temporalio.api.common" not in process.stderr.readline():  # a module of the command line has been loaded
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("command", ["worker", "dev"])
+def test_a_bad_log_level(bare: CommandLine, agents_file: Path, command: str) -> None:
+    """A level that is none is named with those that are; `python worker.py` says the same."""
+    said = "PERDURE_LOG: 'foo' is not one of DEBUG, INFO, WARNING, ERROR\n"
+    assert bare(command, str(agents_file), code=2, PERDURE_LOG="foo").stderr == f"perdure: {said}"
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "worker.py"), str(agents_file)],
+        env=bare.environment | {"PERDURE_LOG": "foo"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (2, f"worker: {said}")
+
+
+def test_a_namespace_that_does_not_exist(perdure: CommandLine, agents_file: Path) -> None:
+    """A worker says so before it says that it serves."""
+    done = perdure("worker", str(agents_file), code=3, TEMPORAL_NAMESPACE="elsewhere")
+    assert (done.stdout, done.stderr.count("\n")) == ("", 1)
+    assert "has no namespace 'elsewhere'" in done.stderr
+
+
+def test_doctor_checks_the_data_folder(bare: CommandLine) -> None:
+    """A folder that can be made is fine; a file in its way fails with what to do."""
+    (bare.folder / "file").touch()
+    for folder, level in (("data", "ok"), ("file/data", "fail")):
+        checks = bare.json("doctor", code=3, PERDURE_DATA_DIR=str(bare.folder / folder))
+        (found,) = [check for check in checks if check["name"] == "data folder"]
+        assert found["level"] == level
 
 
 @pytest.mark.parametrize(
@@ -159,6 +217,87 @@ def test_dev(bare: CommandLine, agents_file: Path) -> None:
         taken = bare("dev", str(agents_file), *ports, code=3, PERDURE_DATA_DIR=str(bare.folder / "other"))
         assert f"port {port} on 127.0.0.1 cannot be used" in taken.stderr
         dev.send_signal(signal.SIGINT)
-        dev.communicate(timeout=60)
+        out, _ = dev.communicate(timeout=60)
         assert dev.returncode == 0
+        assert printed[6].startswith("Ctrl-C stops both;")
+        assert out.endswith("\nthe server is stopped\n")
         assert EmbeddedServer.running(bare.folder / "data") is None
+
+
+def read_until(process: subprocess.Popen[str], word: str) -> str:
+    """What a command prints, up to the line that has the word."""
+    assert process.stdout is not None
+    printed = ""
+    while word not in printed:
+        line = process.stdout.readline()
+        assert line, f"it has ended after: {printed}"
+        printed += line
+    return printed
+
+
+def test_dev_beside_another(bare: CommandLine, agents_file: Path) -> None:
+    """A second one says whose server it uses, that the queue has a worker, and what it ignores; the last stops it."""
+    first = bare.start("dev", str(agents_file), "--port", str(_free_port()))
+    address = read_until(first, "Ctrl-C stops both").split()[1]
+    second = bare.start("dev", str(agents_file), "--port", "7000", "--ui-port", "7001")
+    printed = read_until(second, "Ctrl-C")
+    assert "already runs" in printed
+    assert "using it; the last process that uses it stops it" in printed
+    assert "Ctrl-C stops the worker;" in printed
+    first.send_signal(signal.SIGINT)
+    assert first.communicate(timeout=60)[0].endswith("\nthe server is left running\n")
+    second.send_signal(signal.SIGINT)
+    out, err = second.communicate(timeout=60)
+    assert out.endswith("\nthe server is stopped\n")
+    assert "another worker polls queue 'nobody'; all workers of a queue must serve the same agents" in err
+    assert f"--port 7000 is ignored: the running server has {address}\n" in err
+    assert "--ui-port 7001 is ignored" in err
+    assert EmbeddedServer.running(bare.folder / "data") is None
+
+
+def test_dev_after_a_killed_one(bare: CommandLine, agents_file: Path) -> None:
+    """The server that a killed one left is taken over without a warning of its worker, and stopped at the end."""
+    first = bare.start("dev", str(agents_file), "--port", str(_free_port()))
+    read_until(first, "Ctrl-C")
+    first.kill()
+    first.communicate(timeout=60)
+    assert EmbeddedServer.running(bare.folder / "data") is not None
+    second = bare.start("dev", str(agents_file))
+    printed = read_until(second, "Ctrl-C stops both")
+    assert "the process that started it has gone, so it is taken over and stopped at the end" in printed
+    second.send_signal(signal.SIGINT)
+    out, err = second.communicate(timeout=60)
+    assert (second.returncode, err) == (0, "")
+    assert out.endswith("\nthe server is stopped\n")
+    assert EmbeddedServer.running(bare.folder / "data") is None
+
+
+def test_dev_leaves_the_server_of_a_stranger(bare: CommandLine, agents_file: Path) -> None:
+    """A server that no user of the folder started is used and left."""
+    with EmbeddedServer(bare.folder / "data", headless=True):
+        dev = bare.start("dev", str(agents_file))
+        assert "using it, and leaving it running at the end" in read_until(dev, "Ctrl-C stops the worker")
+        dev.send_signal(signal.SIGINT)
+        assert dev.communicate(timeout=60)[0].endswith("\nthe server is left running\n")
+        assert EmbeddedServer.running(bare.folder / "data") is not None
+
+
+def test_dev_notices_that_its_server_dies(bare: CommandLine, agents_file: Path) -> None:
+    """It ends with 1 and one line that names the log."""
+    dev = bare.start("dev", str(agents_file), "--port", str(_free_port()))
+    read_until(dev, "Ctrl-C")
+    server = EmbeddedServer.running(bare.folder / "data")
+    assert server is not None
+    os.kill(server.pid, signal.SIGKILL)
+    _, err = dev.communicate(timeout=60)
+    assert dev.returncode == 1
+    log = bare.folder / "data" / "temporal.log"
+    assert f"perdure: the Temporal server of {bare.folder / 'data'} has ended by itself; see {log}\n" in err
+    assert "Traceback" not in err
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port

@@ -50,19 +50,22 @@ def test_a_decision_by_signal_or_update_ends_the_wait(
 
 
 @pytest.mark.parametrize("by_update", [False, True], ids=["signal", "update"])
-def test_approve_without_a_payload_decides_the_only_call(desk: Desk, by_update: bool) -> None:
-    """While exactly one call waits, `approve` needs no payload at all."""
+def test_approve_without_a_call_id_decides_the_only_call(desk: Desk, by_update: bool) -> None:
+    """While exactly one call waits, `approve` need not name it."""
     workflow_id = desk.run("clerk")
     desk.waiting(workflow_id)
     if by_update:
-        assert desk.update(workflow_id, "approve")[0] == 0
+        assert desk.update(workflow_id, "approve", "{}")[0] == 0
     else:
-        desk.send(workflow_id, "approve")
+        desk.send(workflow_id, "approve", "{}")
     assert "paid bob 100" in desk.result(workflow_id)["output"]
 
 
 BAD: list[tuple[str, str, tuple[str, ...], str]] = [
     ("decide without payload", "decide", (), "a decision is an object"),
+    ("approve without payload", "approve", (), "a decision is an object"),
+    ("deny with null", "deny", ("null",), "a decision is an object"),
+    ("stop without payload", "stop", (), "object"),
     ("decide with a list", "decide", ("[]",), "a decision is an object"),
     ("decide with null", "decide", ("null",), "a decision is an object"),
     ("approve with a string", "approve", ('"c1"',), "a decision is an object"),
@@ -144,7 +147,7 @@ async def test_signals_that_cannot_be_read_are_recorded(desk: Desk) -> None:
     wait_for(
         lambda: len(desk.events(workflow_id, "message_refused")) == 3 * len(GARBAGE) + 1, "all refusals are recorded"
     )
-    desk.send(workflow_id, "approve")
+    desk.send(workflow_id, "approve", "{}")
     assert "paid bob 100" in desk.result(workflow_id)["output"]
     desk.assert_never_stuck(workflow_id)
 
@@ -153,7 +156,7 @@ def test_the_first_decision_counts(desk: Desk) -> None:
     """A later decision about the same call is refused with how it was decided, by signal and by update."""
     workflow_id = desk.run("pair")
     desk.waiting(workflow_id, calls=2)
-    code, said = desk.update(workflow_id, "approve")
+    code, said = desk.update(workflow_id, "approve", "{}")
     assert code != 0
     assert "c1, c2" in said
     assert desk.update(workflow_id, "deny", '{"call_id":"c1","by":"ann"}')[0] == 0
@@ -177,7 +180,7 @@ def test_say_is_taken_in_before_the_next_model_call(desk: Desk) -> None:
     code, said = desk.update(workflow_id, "say", '{"text":"and hurry","message_id":"m1"}')
     assert code == 0
     assert "duplicate" in said
-    desk.send(workflow_id, "approve")
+    desk.send(workflow_id, "approve", "{}")
     assert desk.result(workflow_id)["outcome"] == "success"
     messages = desk.cli.query(workflow_id, "conversation")["messages"]
     said_parts = [m["parts"][0]["text"] for m in messages if m["role"] == "user"]
@@ -210,7 +213,7 @@ def test_a_closed_run_answers_queries_and_refuses_messages(desk: Desk) -> None:
     later = desk.cli.query(workflow_id, "events", json.dumps({"after": everything["last"] - 1}))["events"]
     assert [e["type"] for e in later] == ["run_ended"]
     assert desk.cli.run("workflow", "signal", "-w", workflow_id, "--name", "stop").returncode != 0
-    assert desk.update(workflow_id, "stop")[0] != 0
+    assert desk.update(workflow_id, "stop", "{}")[0] != 0
 
 
 BAD_QUERIES = [
@@ -231,6 +234,6 @@ def test_bad_queries_fail_for_their_caller_only(desk: Desk) -> None:
         done = desk.cli.run(*arguments, *(a for text in inputs for a in ("--input", text)))
         assert done.returncode != 0, label
         assert why in done.stderr, label
-    desk.send(workflow_id, "approve")
+    desk.send(workflow_id, "approve", "{}")
     assert desk.result(workflow_id)["outcome"] == "success"
     desk.assert_never_stuck(workflow_id)

@@ -53,11 +53,11 @@ def test_a_second_start_returns_the_running_one(desk: Desk) -> None:
     first = desk.cli.json(*command)["runId"]
     assert desk.cli.json(*command)["runId"] == first
     desk.waiting("twice")
-    desk.send("twice", "deny")
+    desk.send("twice", "deny", "{}")
     desk.result("twice")
     assert desk.cli.json(*command)["runId"] != first
     desk.waiting("twice")
-    desk.send("twice", "deny")
+    desk.send("twice", "deny", "{}")
     desk.result("twice")
 
 
@@ -70,7 +70,7 @@ def test_a_second_start_can_be_an_error(desk: Desk) -> None:
     assert running.returncode != 0
     assert "already" in running.stderr
     desk.waiting("once")
-    desk.send("once", "deny")
+    desk.send("once", "deny", "{}")
     desk.result("once")
     closed = desk.cli.run(*command)
     assert closed.returncode != 0

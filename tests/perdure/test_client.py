@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from temporalio import client as temporal
 from temporalio import workflow
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, RemoveSearchAttributesRequest
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 import perdure
@@ -130,6 +132,7 @@ async def test_run(runs: Client) -> None:
         ({"prompt": "x", "metadata": {"k": 1}}, r"metadata\.k"),
         ({"prompt": "x", "data": object()}, "serialize"),
         ({"prompt": "x", "tenant": ""}, "tenant"),
+        ({"prompt": "x" * 2_000_000}, "input: is larger than 2 MB"),
     ],
 )
 async def test_bad_input(deserted: Client, fields: dict[str, Any], said: str) -> None:
@@ -151,6 +154,8 @@ async def test_an_id_counts_once(runs: Client) -> None:
         await runs.start(payer, "pay", id=handle.id)
     assert caught.value.state == "completed"
     assert (await runs.run(payer, "pay", id=handle.id, if_exists="attach")).output == "paid bob"
+    with pytest.raises(AlreadyStarted, match="is of agent 'payer', not 'echo'; give another id"):
+        await runs.run(echo, "hi", id=handle.id, if_exists="attach")
 
 
 async def test_failed_runs(runs: Client) -> None:
@@ -242,6 +247,51 @@ async def test_the_inbox(runs: Client) -> None:
     await runs.handle(call.run).approve()
     assert "paid bob" in (await handle.result()).output
     await other.cancel()
+
+
+async def test_the_inbox_without_search_attributes(tmp_path: Path) -> None:
+    """A run that began before its state could be indexed is found, before that is possible and afterwards."""
+    registry = Registry()
+    registry.add(payer)
+    async with EmbeddedServer(tmp_path / "server", headless=True) as server:
+        connection = await temporal.Client.connect(server.address)
+        of_state = {"namespace": "default", "search_attributes": ["PerdureState"]}
+        await connection.operator_service.remove_search_attributes(RemoveSearchAttributesRequest(**of_state))
+        async with serving(connection, registry, WorkerSettings(task_queue="q", data_dir=tmp_path)):
+            runs = Client(connection, task_queue="q")
+            handle = await waiting(runs)
+            assert [call.run for call in await until(runs.approvals)] == [handle.id]
+            await connection.operator_service.add_search_attributes(
+                AddSearchAttributesRequest(
+                    namespace="default",
+                    search_attributes={"PerdureState": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD},
+                )
+            )
+            await until(lambda: _accepted(runs, "PerdureState IS NULL"))
+            assert [call.run for call in await runs.approvals()] == [handle.id]
+            (listed,) = await runs.list()
+            assert listed.state == "open"
+
+
+async def _accepted(runs: Client, query: str) -> bool:
+    try:
+        return bool(await runs.list(query))
+    except InvalidInput:
+        return False
+
+
+async def test_the_inbox_tells_of_the_silent(deserted: Client) -> None:
+    """A run that cannot be asked is told of, with the reason, instead of being passed over."""
+    handle = await deserted.start("echo", "x")
+    silent: dict[str, NoAnswer] = {}
+
+    async def told() -> bool:
+        await deserted.approvals(under=handle.id, on_silent=silent.__setitem__)
+        return handle.id in silent
+
+    await until(told)
+    assert f"no worker is polling queue '{deserted.task_queue}'" in str(silent[handle.id])
+    await handle.temporal.terminate()
 
 
 async def _both(runs: Client, *ids: str) -> list[Any]:

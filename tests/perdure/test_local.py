@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure import Agent, ConfigError, MessageRefused, Model, RunFailed, ToolContext, tool
+from perdure import Agent, AlreadyStarted, ConfigError, MessageRefused, Model, RunFailed, ToolContext, tool
 from perdure.embedded import EmbeddedServer
+from perdure.shared_server import Origin, SharedServer
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -117,6 +118,21 @@ def test_two_scripts_share_a_server(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_terminated_script_leaves_no_server_for_ever(tmp_path: Path) -> None:
+    """SIGTERM ends a script at once; the next user of the folder takes its server over and stops it."""
+    process = start(tmp_path, "with perdure.local() as p:\n    p.run(slow, 'go', id='job-3')")
+    until_exists(tmp_path / "waiting")
+    process.terminate()
+    process.communicate()
+    assert EmbeddedServer.running(tmp_path / ".perdure") is not None
+    shared = SharedServer(tmp_path / ".perdure")
+    shared.open()
+    assert shared.origin is Origin.ORPHAN
+    assert shared.close()
+    assert EmbeddedServer.running(tmp_path / ".perdure") is None
+
+
+@pytest.mark.slow
 def test_an_interrupted_script_leaves_its_run(tmp_path: Path) -> None:
     """Ctrl-C ends the wait and the server; the run is there for the next process."""
     process = start(
@@ -173,6 +189,8 @@ async def test_on_a_running_loop(tmp_path: Path) -> None:
         run.approve(by="ann")
         assert run.result().output == "paid bob"
         assert p.run("payer", "pay", id="one").output == "paid bob"
+        with pytest.raises(AlreadyStarted, match="is of agent 'payer', not 'other'"):
+            p.run(scripted("other", {"text": "x"}), "hi", id="one")
         assert [event.type for event in run.events().events][-1] == "run_ended"
         assert (run.usage().steps, len(run.conversation())) == (2, 4)
         assert "one" in {found.id for found in p.list()}

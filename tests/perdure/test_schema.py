@@ -350,10 +350,10 @@ def test_docstrings(style: str) -> None:
     assert properties["days"]["description"] == "From Field."
 
 
-def test_without_docstring_and_annotations() -> None:
-    """Both may be missing."""
+def test_without_docstring() -> None:
+    """It may be missing."""
 
-    def fn(x, y=None): ...  # type: ignore[no-untyped-def]
+    def fn(x: Any, y: Any = None) -> None: ...
 
     described = describe(fn)
     assert described.description == ""
@@ -426,6 +426,9 @@ def stars(**items: str) -> None: ...
 def slash(x: int, /) -> None: ...
 
 
+def bare(x=1) -> None: ...  # type: ignore[no-untyped-def]
+
+
 def unknown(x: Missing) -> None: ...
 
 
@@ -452,6 +455,7 @@ def aliased(a: int, b: Annotated[int, Field(alias="a")]) -> None: ...
         (star, ["star", "`*items`", "list"]),
         (stars, ["stars", "`**items`", "dict"]),
         (slash, ["slash", "`x`", "remove the `/`"]),
+        (bare, ["bare", "`x`", "no annotation", "`x: str`"]),
         (unknown, ["unknown", "`x`", "Missing", "module level"]),
         (one(bytes), ["fn", "`x`", "bytes", "base64"]),
         (one(list[bytes]), ["fn", "`x`", "bytes"]),

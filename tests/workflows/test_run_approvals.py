@@ -52,12 +52,11 @@ async def refused(run: Run, name: str, payload: Any = None) -> str:
 @pytest.mark.parametrize(
     ("name", "payload", "paid", "shown"),
     [
-        ("approve", None, ["bob 100"], "paid bob 100"),
         ("approve", {}, ["bob 100"], "paid bob 100"),
         ("approve", {"call_id": "c1", "by": "ann", "reason": "fine"}, ["bob 100"], "paid bob 100"),
         ("decide", {"call_id": "c1", "approve": True}, ["bob 100"], "paid bob 100"),
         ("decide", {"approve": False, "by": "ann", "reason": "no"}, [], "not executed: denied by ann: no"),
-        ("deny", None, [], "not executed: denied"),
+        ("deny", {}, [], "not executed: denied"),
         ("deny", {"call_id": "c1", "reason": "too much"}, [], "not executed: denied: too much"),
     ],
 )
@@ -91,10 +90,10 @@ async def test_what_waits_is_shown(ask: Ask) -> None:
 async def test_one_of_two_waiting_calls_must_be_named(ask: Ask) -> None:
     """`call_id` may be left out only while exactly one call waits; each runs after its own approval, in order."""
     run, paid = await ask(("a", 1), ("b", 2))
-    assert "c1, c2" in await refused(run, "approve")
+    assert "c1, c2" in await refused(run, "approve", {})
     await run.update("approve", {"call_id": "c2"})
     assert paid == []
-    await run.update("approve")
+    await run.update("approve", {})
     await run.result()
     assert paid == ["a 1", "b 2"]
     assert await run.results() == {"c1": "paid a 1", "c2": "paid b 2"}
@@ -118,7 +117,7 @@ async def test_other_calls_go_on_while_one_waits(serve: Serve) -> None:
     run = await lab.start(agent)
     [ended] = await run.seen("tool_end")
     assert (ended["tool"], ran.is_set(), len(await run.pending())) == ("look", True, 1)
-    await run.update("approve")
+    await run.update("approve", {})
     await run.result()
     assert list((await run.results()).values()) == ["paid", "seen"]
 
@@ -183,7 +182,7 @@ async def test_late_and_second_decisions_change_nothing(serve: Serve) -> None:
     await run.send("approve", {"call_id": "c1"})
     await run.send("approve", {"call_id": "c2"})
     assert len(await run.seen("message_refused", 2)) == 2
-    await run.update("approve")
+    await run.update("approve", {})
     await run.result()
     assert paid == ["b"]
 
@@ -221,7 +220,7 @@ async def test_the_digest_is_of_the_content(serve: Serve) -> None:
         run = await lab.start(agent)
         [pending] = await run.asks()
         digests.append(pending["digest"])
-        await run.update("deny")
+        await run.update("deny", {})
         await run.result()
     assert digests[0] == digests[1] != digests[2]
 
@@ -246,12 +245,13 @@ async def test_edited_arguments_run_and_the_model_is_told(ask: Ask) -> None:
     assert shown == "[The approver changed the arguments to {'to': 'eve', 'cents': 50}]\npaid eve 50"
     [event] = await run.events("approval_decided")
     assert event["edited"] is True
+    assert event["arguments"] == {"to": "eve", "cents": 50}
 
 
 async def test_only_approvers_decide(ask: Ask) -> None:
     """Whoever is not on the list, or does not say who he is, is refused."""
     run, paid = await ask(approvers=("ann", "joe"))
-    for payload in (None, {"by": "eve"}, {"by": "Ann"}, {"by": ""}):
+    for payload in ({}, {"by": "eve"}, {"by": "Ann"}, {"by": ""}):
         assert "approvers are" in await refused(run, "approve", payload)
         assert "approvers are" in await refused(run, "deny", payload)
     assert paid == []
@@ -263,7 +263,7 @@ async def test_only_approvers_decide(ask: Ask) -> None:
 async def test_the_requester_may_not_decide(ask: Ask) -> None:
     """With `not_requester` the user of the run and the nameless are refused."""
     run, paid = await ask(user="eve", not_requester=True)
-    for payload in (None, {"by": "eve"}):
+    for payload in ({}, {"by": "eve"}):
         assert "somebody other" in await refused(run, "approve", payload)
     await run.update("approve", {"by": "ann"})
     await run.result()
@@ -273,7 +273,7 @@ async def test_the_requester_may_not_decide(ask: Ask) -> None:
 async def test_a_quorum_of_different_people(ask: Ask) -> None:
     """Two different people must approve; the same one twice does not count, and nobody may change the arguments."""
     run, paid = await ask(quorum=2)
-    assert "named approvers" in await refused(run, "approve")
+    assert "named approvers" in await refused(run, "approve", {})
     assert await run.update("approve", {"by": "ann"}) == {"call_id": "c1", "open": True}
     assert "already decided" in await refused(run, "approve", {"by": "ann"})
     edited = {"by": "joe", "arguments": {"to": "bob", "cents": 1}}
@@ -323,6 +323,6 @@ async def test_a_model_and_its_tools_cannot_decide(serve: Serve) -> None:
     run = await lab.start(agent)
     await run.seen("tool_end")
     assert (await run.state(), paid) == ("waiting_approval", [])
-    await run.update("deny")
+    await run.update("deny", {})
     await run.result()
     assert paid == []

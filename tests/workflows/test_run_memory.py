@@ -84,7 +84,7 @@ async def test_a_worker_that_comes_later(client: Client, data_dir: Path) -> None
         run = await lab.start(agent)
         await run.asks()
     async with laboratory(client, data_dir, agent, queue=lab.queue):
-        await run.update("approve")
+        await run.update("approve", {})
         assert (await run.result())["output"] == f"{look(1)}{glance(1)}open"
 
 

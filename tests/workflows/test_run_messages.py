@@ -106,7 +106,7 @@ async def test_bad_updates_are_refused_with_the_reason(waiting: tuple[Lab, Run])
 async def test_signals_without_a_payload_that_are_right(waiting: tuple[Lab, Run]) -> None:
     """`approve` needs no payload while one call waits."""
     _, run = waiting
-    await run.send("approve")
+    await run.send("approve", {})
     assert (await run.result())["output"] == "paid bob"
 
 
@@ -163,7 +163,7 @@ async def test_bad_queries_are_refused(waiting: tuple[Lab, Run], query: str, pay
     _, run = waiting
     with pytest.raises((WorkflowQueryFailedError, RPCError)):
         await run.handle.query(query, args=payloads)
-    await run.update("deny")
+    await run.update("deny", {})
     assert (await run.result())["outcome"] == "success"
 
 

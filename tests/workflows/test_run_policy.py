@@ -102,7 +102,7 @@ async def test_a_policy_may_ask_a_person(serve: Serve) -> None:
     run = await lab.start(agent)
     [pending] = await run.asks()
     assert (pending["call_id"], pending["reason"]) == ("c2", "large")
-    await run.update("approve")
+    await run.update("approve", {})
     await run.result()
     assert RAN == ["a", "b"]
 
@@ -119,7 +119,7 @@ async def test_allow_does_not_replace_an_approval(serve: Serve) -> None:
     lab = await serve(agent)
     run = await lab.start(agent)
     assert [p["call_id"] for p in await run.asks()] == ["c1"]
-    await run.update("approve")
+    await run.update("approve", {})
     await run.result()
     assert RAN == ["a"]
 

@@ -52,7 +52,7 @@ async def test_search_attributes(serve: Serve) -> None:
         return [execution.id async for execution in lab.client.list_workflows(query)]
 
     assert await eventually(listed) == [run.id]
-    await run.update("approve")
+    await run.update("approve", {})
     await run.result()
     assert await attributes(run) == {
         **shown, "PerdureState": "closed", "PerdureOutcome": "success", "PerdureSteps": 2, "PerdureTokens": 20,
@@ -68,7 +68,7 @@ async def test_memo_and_details(serve: Serve) -> None:
     described = await run.handle.describe()
     assert await described.memo() == {"agent": "payer", "prompt": ("Pay " + "x" * 500)[:200]}
     assert "waits for approval" in str(await run.handle.query("__temporal_workflow_metadata"))
-    await run.update("approve")
+    await run.update("approve", {})
     await run.result()
 
 
@@ -81,7 +81,7 @@ async def test_a_namespace_without_search_attributes(
     async with laboratory(client, data_dir, payer()) as lab:
         run = await lab.start("payer", tenant="acme")
         await run.asks()
-        await run.update("approve")
+        await run.update("approve", {})
         assert (await run.result())["output"] == "ok"
         assert await attributes(run) == {}
 
@@ -99,7 +99,7 @@ async def test_a_search_attribute_of_another_type(
     async with laboratory(client, data_dir, payer()) as lab:
         run = await lab.start("payer")
         await run.asks()
-        await run.update("approve")
+        await run.update("approve", {})
         assert (await run.result())["output"] == "ok"
 
 
