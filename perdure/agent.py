@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
@@ -111,52 +111,60 @@ class Agent:
     ) -> None:
         self.name = name
         self.description = description
+        self._require(isinstance(description, str), "description", "a text")
         self._require(isinstance(name, str) and bool(TOOL_NAME.fullmatch(name)), "name", "1 to 64 of A-Z a-z 0-9 _ -")
         self.models = self._models(model)
-        self._require(isinstance(instructions, str) or callable(instructions), "instructions", "a text or a function")
+        plain = isinstance(instructions, str) or (
+            not inspect.iscoroutinefunction(instructions) and _takes(instructions, 0)
+        )
+        self._require(plain, "instructions", "a text or a plain function (not async) that takes no argument")
         self.instructions = instructions
-        self.limits = limits or Limits()
-        self._require(isinstance(self.limits, Limits), "limits", "Limits(...)")
-        self.strategy = strategy or ToolLoop()
+        self.limits = Limits() if limits is None else limits
+        self._require(isinstance(self.limits, Limits), "limits", "Limits(...), such as Limits(steps=20)")
+        self.strategy = ToolLoop() if strategy is None else strategy
         self._require(type(self.strategy) in STRATEGIES.values(), "strategy", f"one of {sorted(STRATEGIES)}")
         self.output_schema = self._schema(output)
         for field, function in (("verify", verify), ("policy", policy)):
-            self._require(function is None or callable(function), field, "a function")
+            self._require(function is None or _takes(function, 1), field, "a function that takes exactly one argument")
         self.verify, self.policy = verify, policy
+        self._require(isinstance(parallel_tools, bool), "parallel_tools", "True or False")
         self.parallel_tools, self.tool_choice = parallel_tools, tool_choice
-        self._require(isinstance(corrections, int) and 0 <= corrections <= 10, "corrections", "0 to 10")
+        self._require(type(corrections) is int and 0 <= corrections <= 10, "corrections", "a number from 0 to 10")
         self.corrections = corrections
         self._require(
             tool_defaults is None or isinstance(tool_defaults, ToolDefaults), "tool_defaults", "ToolDefaults()"
         )
         self.tool_defaults = tool_defaults
         self.tools: list[Tool] = []
+        self._require(
+            isinstance(tools, Iterable), "tools", "a list of functions, tools or agents, such as tools=[search]"
+        )
         for item in tools:
             self._add(item)
-        self._check_choice()
+        if self.tools or not isinstance(tool_choice, str):  # else it may name a tool that is registered later
+            self._check_choice()
 
     def tool(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Register a function as a tool of this agent; bare or with the options of `perdure.tool`."""
 
         def build(target: Callable[..., Any]) -> Tool:
-            made: Tool = tool(**options)(target)
-            self._add(made)
-            return made
+            return self._add(target, **options)
 
         return build if function is None else build(function)
 
     def as_tool(self, name: str | None = None, description: str | None = None, **options: Any) -> Tool:
         """This agent as a tool of another: each call is a child run whose spend is on the caller's account."""
-        label = name or self.name
+        label = self.name if name is None else name
         text = description or self.description or f"Delegate a task to the agent {self.name}."
         try:
             settled = ToolOptions(**{"effect": "idempotent", "timeout": self.limits.deadline, **options})
         except ConfigError as error:
-            raise ConfigError(f"agent {self.name!r} as tool: {error}") from None
+            raise ConfigError(f"agent {self.name!r} as tool: {str(error).removeprefix('ToolOptions: ')}") from None
         return Tool(None, None, settled, name=label, description=text, parameters=CHILD_PARAMETERS, agent=self)
 
     def spec(self, defaults: ToolOptions | None = None, instructions: str | None = None) -> AgentSpec:
         """This agent as data; `defaults` are the worker's, `instructions` the evaluated text. Raises ConfigError."""
+        self._check_choice()
         text = instructions if instructions is not None else self.instructions
         own = self.tool_defaults.over(defaults) if self.tool_defaults else defaults
         return AgentSpec(
@@ -181,19 +189,21 @@ class Agent:
         with local(self) as here:
             return here.run(self, prompt, **fields)
 
-    def _add(self, item: Tool | Agent | Callable[..., Any]) -> None:
+    def _add(self, item: Tool | Agent | Callable[..., Any], **options: Any) -> Tool:
         self._require(isinstance(item, Agent) or callable(item), "tools", "functions, tools or agents")
-        made = item.as_tool() if isinstance(item, Agent) else item if isinstance(item, Tool) else tool(item)
-        if any(made.spec.name == other.spec.name for other in self.tools):
-            raise ConfigError(f"agent {self.name!r}: tools: two are named {made.spec.name!r}; give one another name=")
         try:
+            ready = item.as_tool() if isinstance(item, Agent) else item
+            made: Tool = ready if isinstance(ready, Tool) and not options else tool(**options)(ready)
             made.with_defaults(self.tool_defaults)
         except ConfigError as error:
             raise ConfigError(f"agent {self.name!r}: {error}") from None
+        if any(made.spec.name == other.spec.name for other in self.tools):
+            raise ConfigError(f"agent {self.name!r}: tools: two are named {made.spec.name!r}; give one another name=")
         self.tools.append(made)
+        return made
 
     def _models(self, value: str | Model | Sequence[str | Model]) -> tuple[Model, ...]:
-        items = [value] if isinstance(value, str | Model) else list(value)
+        items = list(value) if isinstance(value, list | tuple) else [value]
         self._require(len(items) == 1, "model", "one model, such as 'openai-chat:gpt-5-mini'")
         try:
             return tuple(parse_model(item) for item in items)
@@ -203,19 +213,21 @@ class Agent:
     def _schema(self, output: type[Any] | dict[str, Any] | None) -> dict[str, Any] | None:
         if output is None:
             return None
+        schema, problem = output if isinstance(output, dict) else {}, None
         if not isinstance(output, dict):
             try:
-                output = TypeAdapter(output).json_schema()
+                schema = TypeAdapter(output).json_schema()
             except Exception as error:  # pydantic raises many kinds for types it cannot describe
-                raise ConfigError(f"agent {self.name!r}: output: no JSON Schema for {output!r}: {error}") from None
-        problem = check_schema(output)
-        self._require(problem is None, "output", f"an object's schema ({problem})")
-        return output
+                problem = f"no JSON Schema for {output!r}: {str(error).splitlines()[0]}"
+        problem = problem or check_schema(schema)
+        self._require(
+            problem is None, "output", f"a pydantic model, a dataclass or a JSON Schema of an object ({problem})"
+        )
+        return schema
 
     def _check_choice(self) -> None:
-        names = {item.spec.name for item in self.tools}
-        known = self.tool_choice in {"auto", "required", "none"} or self.tool_choice in names or not names
-        self._require(known, "tool_choice", f"'auto', 'required', 'none' or one of {sorted(names)}")
+        if problem := _misfit(self.tool_choice, [item.spec.name for item in self.tools]):
+            raise ConfigError(f"agent {self.name!r}: {problem}")
 
     def _require(self, holds: bool, field: str, wanted: str) -> None:
         if not holds:
@@ -223,6 +235,27 @@ class Agent:
 
     def __repr__(self) -> str:
         return f"Agent({self.name!r}, {self.models[0].label!r})"
+
+
+def _takes(function: Any, count: int) -> bool:
+    """Whether it can be called with so many positional arguments; true where Python cannot tell."""
+    if not callable(function):
+        return False
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return True
+    try:
+        signature.bind(*range(count))
+    except TypeError:
+        return False
+    return True
+
+
+def _misfit(tool_choice: Any, tools: Collection[str]) -> str | None:
+    """What is wrong with a `tool_choice` among these tools."""
+    known = ["auto", "required", "none", *sorted(tools)]
+    return None if tool_choice in known else f"tool_choice: must be one of {', '.join(known)}"
 
 
 def evaluate_instructions(agent: Agent) -> str:
@@ -251,6 +284,8 @@ def spec_from_data(data: AgentData, tools: Callable[[str], ToolSpec | None]) -> 
     models = data.model if isinstance(data.model, list) else [data.model]
     if len(models) != 1:
         raise ConfigError("agent.model: must be one model")
+    if problem := _misfit(data.tool_choice, data.tools):
+        raise ConfigError(f"agent.{problem}")
     try:
         return AgentSpec(
             name=data.name,

@@ -18,12 +18,10 @@ _UNIONS = (typing.Union, types.UnionType)
 
 
 def resolve_annotation(fn: Callable[..., Any], parameter: inspect.Parameter, context_type: type | None) -> Any:
-    """The annotation as an object, Any where there is none.
+    """The annotation as an object.
 
     Raises ConfigError where its names cannot be found at the module level of the function.
     """
-    if parameter.annotation is parameter.empty:
-        return Any
     holder = types.SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
     # The context's type is often imported for type checkers only.
     known = {context_type.__name__: context_type} if context_type else {}

@@ -28,11 +28,11 @@ OnTimeout = Literal["deny", "approve", "fail"]
 
 
 def _are_names(value: Any) -> bool:
-    return isinstance(value, list | tuple | set | frozenset) and all(isinstance(n, str) and n.strip() for n in value)
+    return isinstance(value, list | tuple) and all(isinstance(n, str) and n.strip() for n in value)
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(must(_are_names, "be a list of names, such as ['ann', 'bob']"))]
-"""Names that are not empty; a single text is not taken for a list of letters."""
+"""Names that are not empty, in the order given: a set has none, and a spec has one digest."""
 
 
 class Approval(Settings):

@@ -6,7 +6,9 @@ small: fields at their defaults are not written.
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -25,6 +27,7 @@ from perdure.agent import AgentSpec
 from perdure.arguments import check_schema
 from perdure.limits import LimitsOverride
 from perdure.messages import AssistantMessage, ImagePart, Message, TextPart, ToolMessage, Usage
+from perdure.settings import must
 
 AGENT_WORKFLOW = "AgentWorkflow"
 TASK_QUEUE = "perdure"
@@ -62,8 +65,34 @@ class ActivityRef(Generic[In, Out]):
 # --- the run's input ------------------------------------------------------------------------------------------------
 
 
+_IMAGE_URL = re.compile(r"https?://[^\s/]\S*|data:\S+")
+
+
 def _parts(value: Any) -> Any:
+    if not isinstance(value, str | list | tuple):
+        raise ValueError("must be a text or a list of parts")
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+def _is_part(value: Any) -> bool:
+    return (value.get("type") if isinstance(value, dict) else getattr(value, "type", None)) in ("text", "image")
+
+
+def _image(part: ImagePart) -> ImagePart:
+    if (part.url is None) == (part.base64 is None):
+        raise ValueError("an image needs either 'url' or 'base64'")
+    if part.url is not None and not _IMAGE_URL.fullmatch(part.url):
+        raise ValueError("url: must begin with http://, https:// or data:")
+    if part.base64 is not None and not _is_base64(part.base64):
+        raise ValueError("base64: must be the image's bytes in base64, without spaces")
+    return part
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        return bool(base64.b64decode(text, validate=True))
+    except ValueError:
+        return False
 
 
 def _not_blank(parts: list[TextPart | ImagePart]) -> list[TextPart | ImagePart]:
@@ -72,7 +101,11 @@ def _not_blank(parts: list[TextPart | ImagePart]) -> list[TextPart | ImagePart]:
     return parts
 
 
-PromptPart = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+PromptPart = Annotated[
+    TextPart | Annotated[ImagePart, AfterValidator(_image)],
+    Field(discriminator="type"),
+    BeforeValidator(must(_is_part, "be an object whose 'type' is 'text' or 'image'")),
+]
 Parts = Annotated[list[PromptPart], BeforeValidator(_parts), Field(min_length=1), AfterValidator(_not_blank)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from perdure.durations import Duration, parse_duration
 from perdure.messages import Usage
@@ -17,10 +17,10 @@ Money = Annotated[Decimal, Field(gt=0, allow_inf_nan=False)]
 class Limits(Settings):
     """The most that one run may use; all finite except money, which is off until it is set."""
 
-    steps: int = Field(50, ge=1, le=10_000)
+    steps: StrictInt = Field(50, ge=1, le=10_000)
     """Model calls."""
-    tool_calls: int = Field(200, ge=1, le=100_000)
-    tokens: int = Field(1_000_000, ge=1)
+    tool_calls: StrictInt = Field(200, ge=1, le=100_000)
+    tokens: StrictInt = Field(1_000_000, ge=1)
     """Input and output of all model calls."""
     cost_usd: Money | None = None
     deadline: Duration = Field(default_factory=lambda: parse_duration("1h"))

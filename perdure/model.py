@@ -2,13 +2,52 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
 
+from perdure.canonical import canonical_json
+from perdure.credentials import credential_headers, credential_params, has_credentials
 from perdure.errors import ConfigError
-from perdure.settings import Settings
+from perdure.settings import Settings, must
+
+PROVIDERS = frozenset({"compatible", "openai-chat", "scripted"})
+"""What `provider` may be; the wire formats behind these names are not known here."""
+NAMELESS = frozenset({"scripted"})
+"""Providers that have only one model."""
+
+_ADDRESS = re.compile(r"https?://[^\s/?#@:][^\s/?#@]*([/?#]\S*)?")
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _check_headers(headers: dict[str, str]) -> dict[str, str]:
+    if not all(_HEADER_NAME.fullmatch(name) for name in headers):
+        raise ValueError("names must be letters, digits and hyphens, such as 'x-team'")
+    if broken := [name for name, value in headers.items() if _CONTROL.search(value)]:
+        raise ValueError(f"the value of {broken[0]!r} must be one line without control characters")
+    if secret := credential_headers(headers):
+        raise ValueError(
+            f"{secret[0]!r} holds a credential, which would be recorded in every run; "
+            "put it into the worker's environment and write ${NAME}"
+        )
+    return headers
+
+
+def _check_params(params: dict[str, Any]) -> dict[str, Any]:
+    try:
+        canonical_json(params)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"must be JSON ({error})") from None
+    if secret := next(credential_params(params), None):
+        raise ValueError(
+            f"{secret!r} holds a credential, which would be recorded in every run; "
+            "put it into the worker's environment and name its variable in api_key_env or as ${NAME} in headers"
+        )
+    return params
 
 
 class Price(Settings):
@@ -19,21 +58,46 @@ class Price(Settings):
     cached: Decimal | None = Field(None, ge=0)
 
 
+Address = Annotated[
+    str,
+    AfterValidator(
+        must(lambda url: not has_credentials(url), "not hold a user or password; name a variable in api_key_env")
+    ),
+    AfterValidator(
+        must(_ADDRESS.fullmatch, "begin with http:// or https:// and have a host, such as http://127.0.0.1:8000/v1")
+    ),
+]
+
+
 class Model(Settings):
     """A model at a provider. Keys and addresses come from the worker's environment; a spec never holds a key."""
 
-    provider: str = Field(min_length=1)
+    provider: Annotated[str, AfterValidator(must(PROVIDERS.__contains__, f"be one of {', '.join(sorted(PROVIDERS))}"))]
     name: str = ""
-    base_url: str | None = None
-    path: str | None = None
+    base_url: Address | None = None
+    path: Annotated[str, AfterValidator(must(lambda path: path[:1] in ("", "/"), "begin with /"))] | None = None
     """Instead of the provider's own path below `base_url`."""
-    headers: dict[str, str] = Field(default_factory=dict)
+    headers: Annotated[dict[str, str], AfterValidator(_check_headers)] = Field(default_factory=dict)
     """Values may name variables of the worker's environment: `{"x-team": "${TEAM}"}`."""
-    api_key_env: str | None = None
+    api_key_env: (
+        Annotated[
+            str,
+            AfterValidator(
+                must(_VARIABLE_NAME.fullmatch, "be the name of a variable that holds the key, not the key itself")
+            ),
+        ]
+        | None
+    ) = None
     """Name of the variable that holds the key, where it is not the provider's usual one."""
-    params: dict[str, Any] = Field(default_factory=dict)
+    params: Annotated[dict[str, Any], AfterValidator(_check_params)] = Field(default_factory=dict)
     """Sent to the provider as they are."""
     price: Price | None = None
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if not self.name and self.provider not in NAMELESS:
+            raise ValueError(f"name: must say which model of {self.provider!r}, such as 'gpt-5-mini'")
+        return self
 
     @property
     def label(self) -> str:
@@ -45,10 +109,13 @@ def parse_model(value: Any) -> Model:
     """A Model from `"provider:name"`, a mapping or a Model; raises ConfigError."""
     if isinstance(value, Model):
         return value
-    if isinstance(value, dict):
-        return Model(**value)
+    fields = value
     if isinstance(value, str):
-        provider, _, name = value.partition(":")
-        if provider and (name or provider == "scripted"):
-            return Model(provider=provider, name=name)
-    raise ConfigError(f"model: {value!r} is not 'provider:model' (such as 'openai-chat:gpt-5-mini') nor a Model")
+        provider, separator, name = value.partition(":")
+        fields = {"provider": provider, "name": name} if separator or provider in NAMELESS else None
+    if not isinstance(fields, dict):
+        raise ConfigError(f"model: {value!r} is not 'provider:model' (such as 'openai-chat:gpt-5-mini') nor a Model")
+    try:
+        return Model(**fields)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("Model", "model", 1)) from None

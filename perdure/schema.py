@@ -79,7 +79,8 @@ def describe(fn: Callable[..., Any], *, context_type: type | None = None) -> Fun
 
     A parameter of `context_type`, also where it is optional, is hidden and named in `context_parameter`; the caller
     injects it. Raises ConfigError, naming function, parameter and fix, for what a model cannot call by JSON: lambdas,
-    partials, callable objects, `*args`, `**kwargs`, positional-only parameters, unresolvable or non-JSON annotations.
+    partials, callable objects, `*args`, `**kwargs`, positional-only parameters, missing, unresolvable or non-JSON
+    annotations.
     """
     name = _check_function(fn)
     docs = _read_docstring(fn)
@@ -137,6 +138,8 @@ def _check_parameter(name: str, parameter: inspect.Parameter) -> None:
             _refuse(name, f"**{parameter.name}", "has no schema", "name the parameters, or take a `dict[str, ...]`")
         case parameter.POSITIONAL_ONLY:
             _refuse(name, parameter.name, "is positional-only, but tools are called by name", "remove the `/`")
+    if parameter.annotation is parameter.empty:
+        _refuse(name, parameter.name, "has no annotation", f"annotate it, for example `{parameter.name}: str`")
 
 
 def _refuse(name: str, parameter: str, problem: str, fix: str) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -10,11 +11,31 @@ from perdure.errors import ConfigError
 
 
 def problems_of(error: ValidationError) -> str:
-    """One line for all problems of a validation error: `field: what is wrong`, without the values."""
+    """One line for all problems of a validation error: `field: what is wrong`, without the values.
+
+    A check of several fields together names them itself.
+    """
     return "; ".join(
-        f"{'.'.join(str(part) for part in problem['loc']) or 'value'}: {problem['msg'].removeprefix('Value error, ')}"
+        f"{_place(problem['loc'], problem['type'])}{problem['msg'].removeprefix('Value error, ')}"
         for problem in error.errors(include_url=False, include_input=False, include_context=False)
     )
+
+
+def _place(path: tuple[int | str, ...], kind: str) -> str:
+    if path:
+        return f"{'.'.join(str(part) for part in path)}: "
+    return "" if kind == "value_error" else "value: "
+
+
+def must(holds: Callable[[Any], bool], wanted: str) -> Callable[[Any], Any]:
+    """For a pydantic validator: refuses values for which `holds` is false, and says what is wanted, not what it got."""
+
+    def check(value: Any) -> Any:
+        if not holds(value):
+            raise ValueError(f"must {wanted}")
+        return value
+
+    return check
 
 
 class Settings(BaseModel):
@@ -22,7 +43,10 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
-    def __init__(self, /, **data: Any) -> None:  # a field may be called self
+    def __init__(self, /, *values: Any, **data: Any) -> None:  # a field may be called self
+        if values:
+            example = next(iter(type(self).model_fields))
+            raise ConfigError(f"{type(self).__name__} takes keyword arguments such as {example}=...")
         try:
             super().__init__(**data)
         except ValidationError as error:

@@ -6,16 +6,16 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, overload
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictInt, model_validator
 
-from perdure.approval import Approval
+from perdure.approval import Approval, Names
 from perdure.canonical import digest
-from perdure.durations import Duration, parse_duration
+from perdure.durations import Duration
 from perdure.errors import ConfigError
 from perdure.schema import FunctionSchema, describe
-from perdure.settings import Settings
+from perdure.settings import Settings, must
 
 if TYPE_CHECKING:
     from perdure.agent import Agent
@@ -27,31 +27,53 @@ TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 QUICK_LIMIT = timedelta(seconds=2)
 REPEATABLE: frozenset[Effect] = frozenset({"read", "idempotent"})
 """Effects that may run again after a lost worker."""
+_QUEUE = re.compile(r"[^\s\x00-\x1f\x7f]+")
+
+ApprovalOption = Annotated[
+    Approval | bool,
+    BeforeValidator(must(lambda value: isinstance(value, Approval | bool), "be True, False or Approval(...)")),
+]
+QueueName = Annotated[
+    str,
+    Field(min_length=1, max_length=200),
+    AfterValidator(must(_QUEUE.fullmatch, "be a task queue's name, without spaces and control characters")),
+]
+ToolName = Annotated[str, AfterValidator(must(TOOL_NAME.fullmatch, "be 1 to 64 of A-Z, a-z, 0-9, _ and -"))]
 
 
 class ToolOptions(Settings):
     """What can be said of a tool; None means what its effect or its agent's defaults say."""
 
     effect: Effect | None = None
-    approval: Approval | bool | None = None
+    approval: ApprovalOption | None = None
     timeout: Duration | None = None
-    quick: bool | None = None
-    attempts: int | None = Field(None, ge=1, le=10)
+    quick: StrictBool | None = None
+    attempts: StrictInt | None = Field(None, ge=1, le=10)
     heartbeat: Duration | None = None
-    queue: str | None = Field(None, min_length=1, max_length=200)
-    final: bool | None = None
+    queue: QueueName | None = None
+    final: StrictBool | None = None
     on_unknown: OnUnknown | None = None
-    untrusted: bool | None = None
-    egress: bool | None = None
-    permissions: tuple[str, ...] | None = None
-    max_result_chars: int | None = Field(None, ge=100)
+    untrusted: StrictBool | None = None
+    egress: StrictBool | None = None
+    permissions: Names | None = None
+    max_result_chars: StrictInt | None = Field(None, ge=100)
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.heartbeat and self.timeout and self.heartbeat >= self.timeout:
+            raise ValueError("heartbeat: must be shorter than the timeout")
+        if self.on_unknown == "ask" and self.effect in REPEATABLE:
+            raise ValueError(
+                f"on_unknown: 'ask' contradicts effect={self.effect!r}, which simply runs again; remove one of them"
+            )
+        return self
 
     def over(self, defaults: ToolOptions | None) -> ToolOptions:
         """These options, filled up from `defaults`."""
         if defaults is None:
             return self
-        merged = {**dict(defaults), **{name: value for name, value in self if value is not None}}
-        return ToolOptions(**merged)
+        # Each was checked by itself; a default that does not suit one tool is no contradiction.
+        return defaults.model_copy(update={name: value for name, value in self if value is not None})
 
 
 class ToolDefaults(ToolOptions):
@@ -61,7 +83,7 @@ class ToolDefaults(ToolOptions):
 class ToolSpec(Settings):
     """Everything about a tool that is data; this is what a run freezes."""
 
-    name: str
+    name: ToolName
     description: str = ""
     parameters: dict[str, Any]
     """JSON Schema of the arguments: a closed object."""
@@ -88,8 +110,6 @@ class ToolSpec(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> ToolSpec:
-        if not TOOL_NAME.fullmatch(self.name):
-            raise ValueError(f"name {self.name!r} must be 1 to 64 of A-Z, a-z, 0-9, _ and -")
         if self.effect not in REPEATABLE and self.attempts > 1:
             raise ValueError(f"attempts={self.attempts} contradicts effect={self.effect!r}: it never runs twice")
         if self.quick and (self.effect != "read" or self.timeout > QUICK_LIMIT or self.approval):
@@ -177,7 +197,7 @@ class Tool:
             extra = {"agent": self.agent.name} if self.agent else {}
             return ToolSpec(**self._base, **settle_options(options), **extra)
         except ConfigError as error:
-            raise ConfigError(f"tool {self._base['name']!r}: {str(error).removeprefix('ToolSpec: value: ')}") from None
+            raise ConfigError(f"tool {self._base['name']!r}: {str(error).removeprefix('ToolSpec: ')}") from None
 
     @property
     def definition_digest(self) -> str:
@@ -221,14 +241,9 @@ def tool(
     """Make a tool of a function; bare or with options (see the README's table). Raises ConfigError."""
 
     def build(target: Callable[..., Any]) -> Tool:
-        label = str(name or getattr(target, "__name__", repr(target)))
         if isinstance(target, Tool):
-            raise ConfigError(f"tool {label!r}: it is a tool already; remove the second @tool")
-        if "timeout" in options and options["timeout"] is not None:
-            try:
-                parse_duration(options["timeout"])
-            except ValueError as error:
-                raise ConfigError(f"tool {label!r}: timeout: {error}") from None
+            raise ConfigError(f"tool {target.spec.name!r}: it is a tool already; remove the second @tool")
+        label = getattr(target, "__name__", repr(target)) if name is None else name
         try:
             settled = ToolOptions(**options)
         except ConfigError as error:

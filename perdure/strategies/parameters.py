@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, StrictInt
 
 from perdure.settings import Settings
 
@@ -10,9 +10,9 @@ from perdure.settings import Settings
 class ToolLoop(Settings):
     """The model calls tools until it answers."""
 
-    max_repeats: int = Field(3, ge=1, le=100)
+    max_repeats: StrictInt = Field(3, ge=1, le=100)
     """How often the same call with the same arguments runs within one turn of the user."""
-    max_nudges: int = Field(2, ge=0, le=10)
+    max_nudges: StrictInt = Field(2, ge=0, le=10)
     """How often an empty answer, or a call announced but not sent, is pointed out to the model."""
-    max_cut: int = Field(3, ge=0, le=10)
+    max_cut: StrictInt = Field(3, ge=0, le=10)
     """How often calls cut by the output limit are asked for again."""

@@ -118,5 +118,5 @@ async def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
 async def test_an_unusable_folder_is_told_at_once(tmp_path: Path) -> None:
     """A worker refuses to start where it could not keep large results."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="PERDURE_DATA_DIR: .*file cannot be used"):
+    with pytest.raises(ConfigError, match=r"PERDURE_DATA_DIR: .*file cannot be used"):
         await FileStore(tmp_path / "file" / "blobs").prepare()

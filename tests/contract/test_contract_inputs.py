@@ -37,12 +37,19 @@ BAD: list[tuple[str, tuple[str, ...], str]] = [
     ("agent as data, bad name", (changed(agent={"name": "", "model": "scripted"}),), "agent: name"),
     (
         "agent as data, an address that is not allowed",
-        (changed(agent={"name": "x", "model": {"provider": "compatible", "base_url": "http://127.0.0.1:1/v1"}}),),
+        (
+            changed(
+                agent={
+                    "name": "x",
+                    "model": {"provider": "compatible", "name": "m", "base_url": "http://127.0.0.1:1/v1"},
+                }
+            ),
+        ),
         "base_url",
     ),
     (
         "agent as data, a key that is not allowed",
-        (changed(agent={"name": "x", "model": {"provider": "compatible", "api_key_env": "HOME"}}),),
+        (changed(agent={"name": "x", "model": {"provider": "compatible", "name": "m", "api_key_env": "HOME"}}),),
         "api_key_env",
     ),
     (

@@ -126,6 +126,7 @@ SETTINGS: list[tuple[Callable[[], Any], str]] = [
     (lambda: Approval(quorum=2, approvers=["ann"]), "Approval: quorum: 2 can never be reached with 1 approvers"),
     (lambda: Approval(approvers=("",)), "Approval: approvers: must be a list of names, such as ['ann', 'bob']"),
     (lambda: Approval(approvers="ann"), "Approval: approvers: must be a list of names, such as ['ann', 'bob']"),
+    (lambda: Approval(approvers={"ann"}), "Approval: approvers: must be a list of names"),
     (by_position(Model, "compatible"), "Model takes keyword arguments such as provider=..."),
     (lambda: Model(provider="openai-chat"), "Model: name: must say which model of 'openai-chat'"),
     (model(base_url="nope"), "Model: base_url: must begin with http:// or https:// and have a host"),
@@ -174,7 +175,7 @@ def test_credentials_are_refused_unseen(make: Callable[[], Any], shown: str) -> 
         agent(instructions=lambda: "Be kind.", verify=lambda ctx, extra=1: None, policy=print),
         agent(tool_choice="registered_later"),
         agent(tools=[option(effect="read", timeout=5)()], tool_defaults=ToolDefaults(heartbeat=9, on_unknown="ask")),
-        option(permissions=["mail"], queue="büro-1", approval=Approval(approvers={"ann", "bob"}, quorum=2)),
+        option(permissions=["mail"], queue="büro-1", approval=Approval(approvers=["ann", "bob"], quorum=2)),
     ],
 )
 def test_what_works_is_accepted(make: Callable[[], Any]) -> None:
