@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+
+from perdure.errors import ConfigError
+
+INTERRUPTED = 130
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
 def add_app_path() -> Path:
@@ -21,12 +28,23 @@ def add_app_path() -> Path:
     return folder
 
 
+def set_log_level(environment: Mapping[str, str]) -> None:
+    """Log from the level of `PERDURE_LOG` on; raises ConfigError where it is none."""
+    level = environment.get("PERDURE_LOG") or "WARNING"
+    if level.upper() not in LOG_LEVELS:
+        raise ConfigError(f"PERDURE_LOG: {level!r} is not one of {', '.join(LOG_LEVELS)}")
+    logging.basicConfig(level=level.upper())
+
+
 def main() -> None:
     """Run the command line and exit at once: a process that ran a worker may abort while its interpreter shuts down."""
     add_app_path()
-    from perdure.cli import run  # needs the path
+    try:
+        from perdure.cli import run  # needs the path
 
-    code = run(sys.argv[1:])
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:  # while it was still being imported
+        code = INTERRUPTED
     with suppress(BrokenPipeError):  # whoever read the output has gone
         sys.stdout.flush()
         sys.stderr.flush()

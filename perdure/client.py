@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ValidationError
@@ -31,6 +32,8 @@ OPEN = "ExecutionStatus='Running'"
 SIDE_BY_SIDE = 8
 """Queries at once."""
 SUMMARY_CHARS = 200
+MAX_INPUT_BYTES = 2_000_000
+"""As JSON; the server refuses payloads a little above it."""
 
 _FIELDS = {
     "PerdureAgent": "agent",
@@ -50,6 +53,10 @@ Calls = list[PendingCall]
 Ids = list[str]
 
 _log = logging.getLogger(__name__)
+
+
+def _log_silent(_: str, error: NoAnswer) -> None:
+    _log.warning("%s", error)
 
 
 class Client:
@@ -99,7 +106,7 @@ class Client:
         """Start a run of an agent (its name, the Agent, or an agent as data) and return its handle.
 
         The fields are those of the run's input. Raises InvalidInput that names the field; AlreadyStarted where a run
-        of this id exists, running or closed, which `if_exists="attach"` returns instead.
+        of this id exists, running or closed, which `if_exists="attach"` returns instead where it is of the same agent.
         """
         fields = {
             "agent": agent.name if isinstance(agent, Agent) else agent,
@@ -114,6 +121,8 @@ class Client:
             "continue_from": continue_from,
         }
         given, checked = _checked({name: value for name, value in fields.items() if value is not None})
+        if self.temporal.data_converter.external_storage is None and len(json.dumps(given)) > MAX_INPUT_BYTES:
+            raise InvalidInput("input: is larger than 2 MB; put it where a tool can read it")
         name = checked.agent if isinstance(checked.agent, str) else str(checked.agent.get("name", "agent"))
         workflow_id = id or f"{_slug(name)}-{secrets.token_hex(4)}"
         try:
@@ -126,14 +135,18 @@ class Client:
                     id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                     id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                     static_summary=_summary(name, checked),
+                    memo={"agent": name},
                 )
         except WorkflowAlreadyStartedError as error:
             handle = self.handle(workflow_id)
-            if if_exists == "attach":
-                return handle
             described = await handle.describe()
             state = described.status.name.lower() if described.status else "there"
-            raise AlreadyStarted(workflow_id, described.run_id, state) from error
+            if if_exists == "fail":
+                raise AlreadyStarted(workflow_id, described.run_id, state) from error
+            found = await described.memo_value("agent", name, type_hint=str)
+            if found != name:
+                raise AlreadyStarted(workflow_id, described.run_id, state, agent=found) from error
+            return handle
         return self.handle(workflow_id)
 
     async def run(self, agent: AgentLike, prompt: str | None = None, **fields: Any) -> RunResult:
@@ -153,12 +166,18 @@ class Client:
                 async for found in self.temporal.list_workflows(f"{RUNS} AND ({query})" if query else RUNS, limit=limit)
             ]
 
-    async def approvals(self, *, under: str | None = None) -> Calls:
-        """All calls that wait for a decision, children's included; `under` keeps those of one run and its children."""
+    async def approvals(
+        self, *, under: str | None = None, on_silent: Callable[[str, NoAnswer], None] = _log_silent
+    ) -> Calls:
+        """All calls that wait for a decision, children's included; `under` keeps those of one run and its children.
+
+        `on_silent` is told the id of each run that could not be asked, and why; without it that is logged.
+        """
         tree = f" AND RootWorkflowId='{quoted(under)}'" if under is not None else ""
         query = f"{RUNS} AND {OPEN}{tree}"
         try:
-            ids = await self._ids(f"{query} AND PerdureState='waiting_approval'")
+            # A run that began before the attribute was registered never gets it.
+            ids = await self._ids(f"{query} AND (PerdureState='waiting_approval' OR PerdureState IS NULL)")
         except InvalidInput:  # the attribute is not registered, so every open run is asked
             ids = await self._ids(query)
         slots = asyncio.Semaphore(SIDE_BY_SIDE)
@@ -170,7 +189,7 @@ class Client:
                 except NoSuchRun:
                     return []
                 except NoAnswer as error:
-                    _log.warning("%s", error)
+                    on_silent(id, error)
                     return []
 
         found = [call for calls in await asyncio.gather(*map(ask, ids)) for call in calls]
@@ -213,7 +232,7 @@ async def _summarise(found: temporal.WorkflowExecution) -> RunSummary:
         field: pair.value for pair in found.typed_search_attributes if (field := _FIELDS.get(pair.key.name))
     }
     running = status is temporal.WorkflowExecutionStatus.RUNNING
-    indexed["state"] = indexed.get("state", "running") if running else "closed"
+    indexed["state"] = indexed.get("state", "open") if running else "closed"
     if status is temporal.WorkflowExecutionStatus.CANCELED:
         indexed["outcome"] = "cancelled"
     memo = await found.memo()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 from temporalio.converter import DataConverter
 from temporalio.envconfig import ClientConfig
@@ -52,6 +53,12 @@ async def _open(settings: Mapping[str, Any], converter: DataConverter) -> Client
         raise Unreachable(
             f"no Temporal server answers at {address}; start one with `perdure dev`, or set TEMPORAL_ADDRESS"
         ) from error
+
+
+async def check_namespace(client: Client) -> None:
+    """Raise Unreachable where the client's namespace does not exist or does not let us in."""
+    with rpc_errors(client):
+        await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
 
 
 @contextmanager

@@ -21,6 +21,11 @@ async def missing_worker(client: Client, queue: str, *, activities: bool = False
     return None if since is not None and since < POLL_LIFE else _missing(client, queue)
 
 
+async def pollers(client: Client, queue: str) -> list[str]:
+    """Identities of the workers that poll the queue, as far as the server knows; a worker calls itself `pid@host`."""
+    return [identity for identity, since in await _polls(client, queue, False) if since < POLL_LIFE]
+
+
 async def why_silent(client: Client, queue: str) -> str:
     """Why a query or message has got no answer: no worker polls, or the one that did is gone or busy."""
     since = await _since_poll(client, queue, False)
@@ -32,11 +37,16 @@ async def why_silent(client: Client, queue: str) -> str:
 
 async def _since_poll(client: Client, queue: str, activities: bool) -> timedelta | None:
     """How long ago a worker last polled; None where none did in the last minutes."""
+    return min((since for _, since in await _polls(client, queue, activities)), default=None)
+
+
+async def _polls(client: Client, queue: str, activities: bool) -> list[tuple[str, timedelta]]:
+    """The identity of each worker, and how long ago it last polled."""
     kind = TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY if activities else TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
     asked = DescribeTaskQueueRequest(namespace=client.namespace, task_queue=TaskQueue(name=queue), task_queue_type=kind)
     described = await client.workflow_service.describe_task_queue(asked)
     now = datetime.now(UTC)
-    return min((now - poller.last_access_time.ToDatetime(UTC) for poller in described.pollers), default=None)
+    return [(poller.identity, now - poller.last_access_time.ToDatetime(UTC)) for poller in described.pollers]
 
 
 def _missing(client: Client, queue: str) -> str:

@@ -128,6 +128,11 @@ class EmbeddedServer:
         return self.endpoint.pid
 
     @property
+    def alive(self) -> bool:
+        """False before the start, after the end, and when the process has died."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def log(self) -> Path:
         """The server's log of this start; that of the start before ends in `.1`."""
         return self.data_dir / "temporal.log"

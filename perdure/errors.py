@@ -99,10 +99,16 @@ class RunCancelled(PerdureError):
 
 
 class AlreadyStarted(PerdureError):
-    """A run of this id exists; `run_id` is Temporal's, `state` its status there (`running`, `completed`, ...)."""
+    """A run of this id exists; `run_id` is Temporal's, `state` its status there (`running`, `completed`, ...).
 
-    def __init__(self, id: str, run_id: str, state: str) -> None:
-        super().__init__(f"run {id!r} exists already and is {state}; attach to it, or give another id")
+    `agent` is set where attaching was asked for and the run is another agent's.
+    """
+
+    def __init__(self, id: str, run_id: str, state: str, *, agent: str | None = None) -> None:
+        whose = f" and is of agent {agent!r}" if agent else ""
+        fix = "give another id" if agent else "attach to it, or give another id"
+        super().__init__(f"run {id!r} exists already{whose} and is {state}; {fix}")
+        self.agent = agent
         self.id = id
         self.run_id = run_id
         self.state = state

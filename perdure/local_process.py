@@ -132,7 +132,7 @@ class Local:
         """Run an agent to its result; fields of `Client.start`.
 
         Where a run of the given `id` exists, of this process or an earlier one, its result is waited for instead.
-        Raises RunFailed, RunCancelled, InvalidInput.
+        Raises RunFailed, RunCancelled, InvalidInput, AlreadyStarted where that run is another agent's.
         """
         return self.start(agent, prompt, **fields).result()
 
@@ -235,7 +235,8 @@ def local(*served: Agent | str, data_dir: Path | str | None = None) -> Local:
 
     `served` are agents, files or modules to serve from the start, so that runs of an earlier process of the same script
     go on; an agent given to `run` is served from then on. `data_dir` (default `PERDURE_DATA_DIR`, else `.perdure`)
-    keeps everything.
+    keeps everything. A process that is ended by force (SIGTERM without a handler, SIGKILL) leaves its server running:
+    the next `perdure.local` or `perdure dev` on the folder takes it over and stops it at its end.
     Raises ConfigError, EmbeddedServerError.
     """
     return Local(*served, data_dir=data_dir)

@@ -97,6 +97,7 @@ class RunSummary(Answer):
     run_id: str
     agent: str | None = None
     state: str
+    """`open` where a run that goes on has not said in which state it is."""
     temporal: str
     outcome: str | None = None
     started: datetime | None = None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated, Any
 
 import typer
 
 from perdure.cli import decisions, runs, serve, setup
-from perdure.cli.output import note
+from perdure.cli.output import note, show
 from perdure.embedded import EmbeddedServerError
 from perdure.errors import ConfigError, InvalidInput, PerdureError, Unreachable
 
@@ -43,6 +44,20 @@ CODES: Sequence[tuple[type[PerdureError], int]] = (
 INTERRUPTED = 130
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        show(f"perdure {version_of_package()}")
+        raise typer.Exit
+
+
+def version_of_package() -> str:
+    """The version of the installed package, or `(checkout)`."""
+    try:
+        return version("perdure")
+    except PackageNotFoundError:
+        return "(checkout)"
+
+
 def make_app() -> typer.Typer:
     """The commands as one program."""
     app = typer.Typer(
@@ -52,9 +67,18 @@ def make_app() -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
     )
+    app.callback()(_options)
     for name, command in COMMANDS.items():
         app.command(name)(command)
     return app
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -40,7 +41,7 @@ class Check(BaseModel):
 async def check_all(targets: Sequence[str], settings: WorkerSettings) -> list[Check]:
     """Every finding; an unreachable server leaves out what only it can answer."""
     found = [check async for check in _server(settings.task_queue)]
-    return [*found, *_binary(), *_agents(targets)]
+    return [*found, _data_folder(Path(settings.data_dir)), *_binary(), *_agents(targets)]
 
 
 async def _server(queue: str) -> AsyncIterator[Check]:
@@ -105,6 +106,16 @@ def attribute_type(name: str) -> IndexedValueType.ValueType:
 def type_name(number: IndexedValueType.ValueType) -> str:
     """The name of a type as Temporal's command line writes it."""
     return IndexedValueType.Name(number).removeprefix("INDEXED_VALUE_TYPE_").capitalize()
+
+
+def _data_folder(folder: Path) -> Check:
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        problem = "is no folder" if not there.is_dir() else "cannot be written"
+        fix = "a worker keeps large values there; set PERDURE_DATA_DIR to a folder that can be written"
+        return Check(name="data folder", level="fail", text=f"{folder}: {there} {problem}", fix=fix)
+    text = f"{folder} can be written" if there == folder.absolute() else f"{folder} can be made"
+    return Check(name="data folder", level="ok", text=text)
 
 
 def _binary() -> Iterator[Check]:

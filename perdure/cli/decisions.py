@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from perdure.cli.output import moment, short_json, show, show_json, show_table
+from perdure.cli.output import moment, note, short_json, show, show_json, show_table
 from perdure.cli.session import By, Json, RunId, read_json, who, with_client
 from perdure.client import Client
-from perdure.errors import RunCancelled, RunFailed
+from perdure.errors import NoAnswer, RunCancelled, RunFailed
 from perdure.handle import Handle
 from perdure.status import PendingCall
 
@@ -25,18 +25,24 @@ Digest = Annotated[str | None, typer.Option(help="Refuse unless the call that wa
 def approvals(json: Json = False) -> None:
     """The inbox: every call of every run that waits for a decision."""
 
+    silent: dict[str, NoAnswer] = {}
+
     async def work(client: Client) -> list[PendingCall]:
-        return await client.approvals()
+        return await client.approvals(on_silent=silent.__setitem__)
 
     waiting = with_client(work)
     if json:
         show_json(waiting)
-    elif not waiting:
+    elif not waiting and not silent:
         show("nothing waits for approval")
-    else:
+    elif waiting:
         columns = ("run", "call", "tool", "arguments", "until", "approved", "asked because")
         show_table(columns, [_row(call) for call in waiting])
         show("decide with `perdure approve RUN CALL` or `perdure deny RUN CALL --reason ...`")
+    if silent:
+        runs = "1 run" if len(silent) == 1 else f"{len(silent)} runs"
+        note(f"{runs} could not be asked: {', '.join(sorted(silent))}; {next(iter(silent.values()))}")
+        raise typer.Exit(1)
 
 
 def _row(call: PendingCall) -> tuple[object, ...]:

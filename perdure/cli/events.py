@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from perdure.cli.output import line, moment, short_json
@@ -53,13 +54,14 @@ _MARKS: Mapping[str, Callable[[Fields, CallBook], str]] = {
     ),
     "tool_refused": lambda e, b: f"  -- {e.get('call_id')} {e.get('tool')}: {line(e.get('reason'))}",
     "approval_requested": lambda e, b: (
-        f"  ?  {b.call(e.get('call_id'), e.get('tool'))} waits for approval until {e.get('deadline')}"
+        f"  ?  {b.call(e.get('call_id'), e.get('tool'))} waits for approval until {_time(e.get('deadline'))}"
         f"{f' ({line(reason)})' if (reason := e.get('reason')) else ''}"
     ),
     "approval_decided": lambda e, b: (
         f"  !  {e.get('call_id')} {e.get('tool')} {'approved' if e.get('approve') else 'denied'}"
         f"{f' by {by}' if (by := e.get('by')) else ''}{f': {line(why)}' if (why := e.get('reason')) else ''}"
         f"{' with changed arguments' if e.get('edited') else ''}"
+        f"{f' {line(short_json(changed), 200)}' if (changed := e.get('arguments')) is not None else ''}"
     ),
     "question": lambda e, b: f"  ?  {e.get('question_id')}: {line(e.get('text'))}",
     "said": lambda e, b: f"  said: {line(e.get('text'))}",
@@ -71,6 +73,9 @@ _MARKS: Mapping[str, Callable[[Fields, CallBook], str]] = {
         f"{f': {line(text)}' if (text := e.get('message')) else ''}"
     ),
 }
+
+_TIMES = {"deadline"}
+"""Fields of events that are times."""
 
 _STYLES = {
     "reply": "bold",
@@ -86,9 +91,12 @@ _STYLES = {
 
 
 def in_words(event: RunEvent, book: CallBook) -> str:
-    """One line for people."""
+    """One line for people; what a decision has changed is taken into the book."""
+    fields = event.model_extra or {}
+    if event.type == "approval_decided" and fields.get("arguments") is not None:
+        book.arguments[fields["call_id"]] = fields["arguments"]
     told = _MARKS.get(event.type)
-    return told(event.model_extra or {}, book) if told else f"  {event.type} {_fields(event)}".rstrip()
+    return told(fields, book) if told else f"  {event.type} {_fields(event)}".rstrip()
 
 
 def style_of(event: RunEvent) -> str:
@@ -103,6 +111,10 @@ def plain(event: RunEvent) -> str:
 
 def _fields(event: RunEvent) -> str:
     return " ".join(
-        f"{name}={line(value if isinstance(value, str) else short_json(value))}"
+        f"{name}={_time(value) if name in _TIMES else line(value if isinstance(value, str) else short_json(value))}"
         for name, value in (event.model_extra or {}).items()
     )
+
+
+def _time(value: str | None) -> str:
+    return moment(datetime.fromisoformat(value)) if value else ""

@@ -119,7 +119,7 @@ class Follower:
                 await asker.look(children=children)
         except NoAnswer as error:  # said once; the run may go on when a worker comes
             if str(error) != self._told:
-                note(error)
+                note(f"{error}; still waiting, and Ctrl-C leaves the run as it is")
             self._told = str(error)
 
     async def show_new(self) -> None:

@@ -66,8 +66,8 @@ def short_json(value: Any) -> str:
 
 
 def moment(at: datetime | None) -> str:
-    """A time as people here read it, to the second."""
-    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S") if at else ""
+    """A time as people here read it, to the second, with its zone."""
+    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z") if at else ""
 
 
 def _console() -> Console:

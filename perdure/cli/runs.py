@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from enum import StrEnum
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,7 @@ from perdure.cli.follow import POLL, Follower, how_to_approve, on_terminal, show
 from perdure.cli.output import clean, moment, note, short_json, show, show_json, show_table
 from perdure.cli.session import Json, RunId, read_json, read_pairs, with_client
 from perdure.client import Client, quoted
-from perdure.errors import NoAnswer, RunCancelled, RunFailed
+from perdure.errors import AlreadyStarted, NoAnswer, RunCancelled, RunFailed
 from perdure.handle import Handle
 from perdure.status import EventPage, RunEvent, RunStatus, RunSummary
 
@@ -34,8 +35,6 @@ class State(StrEnum):
     RUNNING = "running"
     WAITING_APPROVAL = "waiting_approval"
     WAITING_ANSWER = "waiting_answer"
-    WAITING_LIMIT = "waiting_limit"
-    WAITING_MESSAGE = "waiting_message"
     CLOSED = "closed"
 
 
@@ -72,6 +71,12 @@ def run(
 
     try:
         code = with_client(work)
+    except AlreadyStarted as error:
+        note(
+            f"run {error.id!r} exists already and is {error.state}; see it with `perdure show {error.id}`, follow it "
+            f"with `perdure events {error.id} --follow`, or give another id"
+        )
+        code = 1
     except KeyboardInterrupt:
         if started:
             id = started[0]
@@ -176,7 +181,7 @@ def show_run(id: RunId, json: Json = False) -> None:
             events = [event.model_dump(mode="json") for event in page.events]
             show_json({"status": status.model_dump(mode="json"), "result": result, "events": events})
             return
-        _show_status(status)
+        show_status(status)
         _show_steps(page, book, status.silent)
         if result and result.get("output"):
             show()
@@ -196,7 +201,8 @@ async def _result_of(handle: Handle, status: RunStatus) -> dict[str, Any] | None
         return None
 
 
-def _show_status(status: RunStatus) -> None:
+def show_status(status: RunStatus) -> None:
+    """Print a run as it is now."""
     ended = status.outcome or status.temporal
     shown = {
         "run": status.id,
@@ -210,8 +216,9 @@ def _show_status(status: RunStatus) -> None:
         "retrying": "; ".join(status.retrying) or None,
         "started": moment(status.started),
         "closed": moment(status.closed),
-        "spent": f"{status.step} steps, {status.tool_calls} tool calls, "
-        f"{status.usage.total} tokens, ${status.cost_usd}",
+        "spent": f"{status.step} steps, {status.tool_calls} tool calls, {status.usage.total} tokens, ${status.cost_usd}"
+        if "usage" in status.model_fields_set
+        else "unknown",
     }
     for name, value in shown.items():
         if value:
@@ -220,7 +227,10 @@ def _show_status(status: RunStatus) -> None:
         asked = f"{call.call_id} {call.tool} {short_json(call.arguments)}"
         show(f"{'waits':<9} {asked}: perdure approve {status.id} {call.call_id}", "yellow")
     for question in status.questions:
-        show(f"{'asks':<9} {question.text}: perdure answer {status.id} {question.question_id} TEXT", "yellow")
+        options = f" ({' | '.join(question.options)})" if question.options else ""
+        answer = quote(question.options[0]) if question.options else "TEXT"
+        asked = f"{question.text}{options}: perdure answer {status.id} {question.question_id} {answer}"
+        show(f"{'asks':<9} {asked}", "yellow")
 
 
 def _show_steps(page: EventPage, book: CallBook, silent: str | None) -> None:

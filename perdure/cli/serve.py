@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
-from collections.abc import Sequence
-from contextlib import ExitStack
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli.output import show
+from perdure._launch import set_log_level
+from perdure.cli.output import note, show
 from perdure.cli.session import settings
 from perdure.connection import DEFAULT_ADDRESS, connect_embedded
-from perdure.embedded import EmbeddedServer, Endpoint
+from perdure.diagnosis import pollers
+from perdure.embedded import Endpoint
+from perdure.shared_server import Origin, SharedServer
 from perdure.worker_settings import WorkerSettings
 
 if TYPE_CHECKING:
     from activities.registry import Registry
 
 PORT = 7233
+LOOK = 1.0
+"""Seconds between two looks at the server."""
+
+FOUND: Mapping[Origin, str] = {
+    Origin.ORPHAN: "the process that started it has gone, so it is taken over and stopped at the end",
+    Origin.SHARED: "using it; the last process that uses it stops it",
+    Origin.FOREIGN: "using it, and leaving it running at the end",
+}
+ENDED: Mapping[Origin, str] = {
+    Origin.OWN: "both",
+    Origin.ORPHAN: "both",
+    Origin.SHARED: "the worker",
+    Origin.FOREIGN: "the worker",
+}
 
 Targets = Annotated[
     list[str],
@@ -36,36 +53,46 @@ def worker(targets: Targets) -> None:
     """Serve agents for a Temporal server that runs elsewhere; the same as `python worker.py`."""
     import worker as process  # the runtime, found through the launcher's path
 
-    _log()
+    set_log_level(os.environ)
     asyncio.run(process.run(targets, settings()))
 
 
 def dev(
     targets: Targets,
-    port: Annotated[int, typer.Option(min=1, max=65_535, help="Port of the Temporal server.")] = PORT,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65_535, help=f"Port of the Temporal server. [default: {PORT}]")
+    ] = None,
     ui_port: Annotated[
         int | None, typer.Option(min=1, max=65_535, help="Port of Temporal's web UI. [default: port + 1000]")
     ] = None,
 ) -> None:
-    """Run a Temporal server and a worker together, with everything kept in PERDURE_DATA_DIR."""
+    """Run a Temporal server and a worker together, with everything kept in PERDURE_DATA_DIR.
+
+    Where a server already runs on that folder it is used; the last process that uses it stops it.
+    """
     from activities.registry import Registry, load
 
-    _log()
+    set_log_level(os.environ)
     chosen = settings()
     registry = Registry()
     load(targets, registry)
-    with ExitStack() as stack:
-        endpoint = EmbeddedServer.running(Path(chosen.data_dir))
-        if endpoint is not None:
-            show(f"a Temporal server already runs on {chosen.data_dir}; using it, and leaving it running at the end")
-        else:
-            server = EmbeddedServer(Path(chosen.data_dir), port=port, ui_port=ui_port)
-            endpoint = stack.enter_context(server).endpoint
-        asyncio.run(_serve(endpoint, targets, registry, chosen))
-        show("stopping the server")
+    server = SharedServer(Path(chosen.data_dir), port=port or PORT, ui_port=ui_port, headless=False)
+    try:
+        endpoint = server.open()
+        if (found := FOUND.get(server.origin)) is not None:
+            show(f"a Temporal server already runs on {chosen.data_dir}; {found}")
+            _warn_of_ports(endpoint, port, ui_port)
+        died = asyncio.run(_serve(server, endpoint, registry, chosen))
+    finally:
+        stopped = server.close()
+    if died:
+        note(f"the Temporal server of {chosen.data_dir} has ended by itself; see {server.log}")
+        raise typer.Exit(1)
+    show("the server is stopped" if stopped else "the server is left running")
 
 
-async def _serve(endpoint: Endpoint, targets: Sequence[str], registry: Registry, chosen: WorkerSettings) -> None:
+async def _serve(server: SharedServer, endpoint: Endpoint, registry: Registry, chosen: WorkerSettings) -> bool:
+    """Serve until a signal, or until the server has died, which returns True."""
     from activities.converter import data_converter
     from activities.stores.files import FileStore
     from worker import serving
@@ -74,10 +101,41 @@ async def _serve(endpoint: Endpoint, targets: Sequence[str], registry: Registry,
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
     client = await connect_embedded(endpoint.address, data_converter(FileStore(Path(chosen.data_dir) / "blobs")))
+    if any(_lives(identity) for identity in await pollers(client, chosen.task_queue)):
+        note(
+            f"another worker polls queue {chosen.task_queue!r}; all workers of a queue must serve the same agents; "
+            "set PERDURE_TASK_QUEUE for another set"
+        )
     async with serving(client, registry, chosen):
         _show_addresses(endpoint, list(registry.agents), chosen)
-        await stop.wait()
+        show(f"Ctrl-C stops {ENDED[server.origin]}; runs are kept and go on with the next start")
+        while not stop.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), LOOK)
+            if not await asyncio.to_thread(server.alive):
+                return True
         show("stopping the worker; calls that must not be cut are finished first")
+    return False
+
+
+def _lives(identity: str) -> bool:
+    """False for a worker of this machine whose process has gone: the server remembers it for a while."""
+    pid, _, host = identity.partition("@")
+    if host != socket.gethostname() or not pid.isdigit():
+        return True
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _warn_of_ports(endpoint: Endpoint, port: int | None, ui_port: int | None) -> None:
+    for option, given, address in (("--port", port, endpoint.address), ("--ui-port", ui_port, endpoint.ui_address)):
+        if given is not None and not (address or "").endswith(f":{given}"):
+            note(f"{option} {given} is ignored: the running server has {address or 'no web UI'}")
 
 
 def _show_addresses(endpoint: Endpoint, agents: list[str], chosen: WorkerSettings) -> None:
@@ -89,8 +147,3 @@ def _show_addresses(endpoint: Endpoint, agents: list[str], chosen: WorkerSetting
     show(f"agents  {', '.join(agents)} on queue {chosen.task_queue!r}")
     show(f'next    {prefix}perdure run {agents[0]} "..."')
     show(f"        {prefix}perdure list")
-    show("Ctrl-C stops both; runs are kept and go on with the next start")
-
-
-def _log() -> None:
-    logging.basicConfig(level=os.environ.get("PERDURE_LOG", "WARNING").upper())

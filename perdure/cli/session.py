@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
+from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 
 from perdure.client import Client
 from perdure.errors import ConfigError
@@ -28,6 +29,10 @@ By = Annotated[
 
 def with_client(work: Callable[[Client], Awaitable[T]]) -> T:
     """Connect as the environment says and do the work; raises Unreachable."""
+
+    # What the connection warns of while it tries again is no message for a user; its errors are.
+    quiet = LoggingConfig(filter=TelemetryFilter(core_level="ERROR", other_level="ERROR"))
+    Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=quiet)), error_if_already_set=False)
 
     async def connected() -> T:
         return await work(await Client.connect(task_queue=settings().task_queue))

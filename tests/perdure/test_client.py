@@ -18,7 +18,9 @@ from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, Remove
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 import perdure
+from activities.converter import data_converter
 from activities.registry import Registry
+from activities.stores.files import FileStore
 from perdure import (
     Agent,
     AlreadyStarted,
@@ -154,7 +156,7 @@ async def test_an_id_counts_once(runs: Client) -> None:
         await runs.start(payer, "pay", id=handle.id)
     assert caught.value.state == "completed"
     assert (await runs.run(payer, "pay", id=handle.id, if_exists="attach")).output == "paid bob"
-    with pytest.raises(AlreadyStarted, match="is of agent 'payer', not 'echo'; give another id"):
+    with pytest.raises(AlreadyStarted, match="is of agent 'payer' and is completed; give another id"):
         await runs.run(echo, "hi", id=handle.id, if_exists="attach")
 
 
@@ -254,9 +256,11 @@ async def test_the_inbox_without_search_attributes(tmp_path: Path) -> None:
     registry = Registry()
     registry.add(payer)
     async with EmbeddedServer(tmp_path / "server", headless=True) as server:
-        connection = await temporal.Client.connect(server.address)
-        of_state = {"namespace": "default", "search_attributes": ["PerdureState"]}
-        await connection.operator_service.remove_search_attributes(RemoveSearchAttributesRequest(**of_state))
+        converter = data_converter(FileStore(tmp_path / "blobs"))
+        connection = await temporal.Client.connect(server.address, data_converter=converter)
+        await connection.operator_service.remove_search_attributes(
+            RemoveSearchAttributesRequest(namespace="default", search_attributes=["PerdureState"])
+        )
         async with serving(connection, registry, WorkerSettings(task_queue="q", data_dir=tmp_path)):
             runs = Client(connection, task_queue="q")
             handle = await waiting(runs)
