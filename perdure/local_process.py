@@ -141,6 +141,8 @@ class Local:
         client, worker = self._opened()
         if isinstance(agent, Agent):
             self._wait(worker.serve(agent))
+        elif not worker.serves:
+            raise ConfigError(f"no agent is served yet; give the Agent instead of {agent!r}, or perdure.local(agent)")
         return self._run_of(self._wait(client.start(agent, prompt, **{"if_exists": "attach", **fields})))
 
     def handle(self, id: str) -> LocalRun:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
@@ -10,7 +11,7 @@ from temporalio.exceptions import ApplicationError
 from activities.logs import BRIEF
 
 
-def record(error: Exception) -> logging.LogRecord:
+def record(error: BaseException) -> logging.LogRecord:
     """What the SDK logs of a failed attempt."""
     info = (type(error), error, error.__traceback__)
     made = logging.LogRecord("temporalio.activity", logging.WARNING, __file__, 1, "Completing as failed", (), info)
@@ -23,6 +24,14 @@ def test_a_failure_of_ours_is_one_line() -> None:
     made = record(ApplicationError("set OPENAI_API_KEY", type="configuration"))
     assert BRIEF.filter(made)
     assert made.getMessage() == "call_model of run inv-42, attempt 2: configuration: set OPENAI_API_KEY"
+    assert made.exc_info is None
+
+
+def test_a_cancelled_attempt_is_one_line() -> None:
+    """A cancelled run is no fault."""
+    made = record(asyncio.CancelledError())
+    assert BRIEF.filter(made)
+    assert made.getMessage() == "call_model of run inv-42, attempt 2: cancelled"
     assert made.exc_info is None
 
 

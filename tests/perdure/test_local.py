@@ -266,3 +266,11 @@ def test_what_cannot_be_served(tmp_path: Path, target: str) -> None:
     with pytest.raises(ConfigError, match=target), perdure.local(target, data_dir=tmp_path):
         pass
     assert EmbeddedServer.running(tmp_path) is None
+
+
+def test_a_name_needs_a_served_agent(tmp_path: Path) -> None:
+    """A run by name that nothing would serve is refused before it is started."""
+    with perdure.local(data_dir=tmp_path) as p:
+        with pytest.raises(ConfigError, match="no agent is served yet"):
+            p.run("clerk", "hello")
+        assert p.list() == []
