@@ -7,6 +7,7 @@ from datetime import timedelta
 from temporalio.exceptions import ApplicationError
 
 from perdure.errors import ErrorKind, ProviderError
+from providers.retry_after import LONGEST
 
 RETRYABLE: dict[ErrorKind, bool] = {
     ErrorKind.INVALID_REQUEST: False,
@@ -25,9 +26,6 @@ RETRYABLE: dict[ErrorKind, bool] = {
     ErrorKind.MALFORMED: True,
 }
 
-LONGEST_WAIT = 3600.0
-"""Seconds; a provider that asks for more has a limit that waiting does not help."""
-
 
 def to_application_error(error: ProviderError) -> ApplicationError:
     """What an activity raises for a provider's failure: type is the kind, the delay is the provider's own."""
@@ -37,5 +35,5 @@ def to_application_error(error: ProviderError) -> ApplicationError:
         f"{error}{request}",
         type=error.kind.value,
         non_retryable=not RETRYABLE[error.kind],
-        next_retry_delay=timedelta(seconds=min(delay, LONGEST_WAIT)) if delay is not None else None,
+        next_retry_delay=timedelta(seconds=min(delay, LONGEST)) if delay is not None else None,
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from perdure.arguments import check_schema
 from perdure.canonical import digest
@@ -56,6 +56,16 @@ class AgentSpec(Settings):
         return digest(self.model_dump(mode="json", exclude_defaults=True))
 
 
+def _usable(schema: dict[str, Any]) -> dict[str, Any]:
+    if problem := check_schema(schema):
+        raise ValueError(problem)
+    return schema
+
+
+OutputSchema = Annotated[dict[str, Any], AfterValidator(_usable)]
+"""The JSON Schema of an answer: an object's."""
+
+
 class AgentData(BaseModel):
     """An agent written as data in a run's input: tools and strategy by name."""
 
@@ -67,17 +77,10 @@ class AgentData(BaseModel):
     tools: list[str] = Field(default_factory=list)
     strategy: dict[str, Any] | None = None
     limits: dict[str, Any] | None = None
-    output_schema: dict[str, Any] | None = None
+    output_schema: OutputSchema | None = None
     parallel_tools: bool = True
     tool_choice: str = "auto"
     corrections: int = Field(1, ge=0, le=10)
-
-    @field_validator("output_schema")
-    @classmethod
-    def _usable(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        if value is not None and (problem := check_schema(value)):
-            raise ValueError(problem)
-        return value
 
 
 Verify = Callable[..., str | Awaitable[str | None] | None]

@@ -23,8 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from perdure.agent import AgentSpec
-from perdure.arguments import check_schema
+from perdure.agent import AgentSpec, OutputSchema
 from perdure.limits import LimitsOverride
 from perdure.messages import AssistantMessage, ImagePart, Message, TextPart, ToolMessage, Usage
 from perdure.settings import must
@@ -131,7 +130,7 @@ class RunInput(BaseModel):
     prompt: Parts | None = None
     messages: list[GivenMessage] | None = Field(None, min_length=1)
     data: Any = None
-    output_schema: dict[str, Any] | None = None
+    output_schema: OutputSchema | None = None
     tenant: str | None = Field(None, min_length=1, max_length=200)
     user: str | None = Field(None, min_length=1, max_length=200)
     limits: LimitsOverride | None = None
@@ -143,13 +142,6 @@ class RunInput(BaseModel):
     def _named(cls, value: str | dict[str, Any]) -> str | dict[str, Any]:
         if value == "" or value == {}:
             raise ValueError("must name an agent or describe one")
-        return value
-
-    @field_validator("output_schema")
-    @classmethod
-    def _usable(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        if value is not None and (problem := check_schema(value)):
-            raise ValueError(problem)
         return value
 
     @field_validator("data")
@@ -352,4 +344,3 @@ class ChildOrigin(Record):
     """What a parent hands to its child beside the input; never accepted from outside."""
 
     key_prefix: str
-    seconds_left: float

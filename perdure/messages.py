@@ -112,7 +112,6 @@ class ToolMessage(Part):
 
 Message = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
 
-MESSAGE: TypeAdapter[Message] = TypeAdapter(Message)
 MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
 
 

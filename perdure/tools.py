@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, overl
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictInt, model_validator
 
 from perdure.approval import Approval, Names
-from perdure.canonical import digest
 from perdure.durations import Duration
 from perdure.errors import ConfigError
 from perdure.schema import FunctionSchema, describe
@@ -198,11 +197,6 @@ class Tool:
             return ToolSpec(**self._base, **settle_options(options), **extra)
         except ConfigError as error:
             raise ConfigError(f"tool {self._base['name']!r}: {str(error).removeprefix('ToolSpec: ')}") from None
-
-    @property
-    def definition_digest(self) -> str:
-        """Changes when what an approver saw changes."""
-        return digest(self.spec.definition)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself, outside any run."""

@@ -21,7 +21,7 @@ WORKER_LONGEST = 130
 WORDS = re.compile(r"\bTO" r"DO\b|\bFIX" r"ME\b|\bXX" r"X\b|\bHA" r"CK\b|\bfor " r"now\b")
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "misc"}
 HOSTS = re.compile(r"pypi" r"\.org|python" r"hosted|--(extra-)?index" r"-url|--find" r"-links|--trusted" r"-host")
-MACHINE_PATHS = re.compile(r"(?<![\w.$}])(/home/\w|/Users/\w|/root/|/work/|/opt/|/tmp/\w|/mnt/|[A-Z]:\\Users)")
+MACHINE_PATHS = re.compile(r"(?<![\w.$}])(/(home|Users|tmp)/\w|/(root|work|opt|mnt)/|[A-Z]:\\Users)")
 TEXTS = (".py", ".md", ".toml", ".lock", ".yml", ".yaml", ".json", ".sh", "")
 IMPORT_NAMES = {
     "docstring-parser": "docstring_parser",

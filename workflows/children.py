@@ -31,7 +31,6 @@ class Children:
 
     def __init__(self, run: RunState) -> None:
         self._run = run
-        self._running = 0
 
     async def run(self, call: CallPart, spec: ToolSpec) -> ToolMessage:
         """The child's answer as the result of the call; its failure is an error that the model sees."""
@@ -53,7 +52,7 @@ class Children:
             "metadata": run.context.metadata,
             **{name: value for name in ("tenant", "user", "data") if (value := getattr(run.context, name)) is not None},
         }
-        origin = ChildOrigin(key_prefix=key_of(run, call), seconds_left=run.seconds_left())
+        origin = ChildOrigin(key_prefix=key_of(run, call))
         run.note("child_started", call_id=call.id, workflow_id=child_id, agent=spec.agent)
         try:
             result = await workflow.execute_child_workflow(
