@@ -144,6 +144,29 @@ def test_a_crash_at_start_is_told(tmp_path: Path, options: dict[str, object], sa
     assert EmbeddedServer.running(tmp_path) is None
 
 
+@pytest.mark.parametrize("times", [1, 100])
+def test_a_panic_at_start_is_tried_again(tmp_path: Path, times: int) -> None:
+    """A server that panics once, as on a busy machine, is started again; one that always does is told by its words."""
+    panicking, count = tmp_path / "panicking", tmp_path / "count"
+    panicking.write_text(f"""#!/bin/sh
+if [ "$2" = start-dev ] && [ "$(cat {count} 2>/dev/null | wc -l)" -lt {times} ]; then
+  echo once >> {count}
+  printf 'panic: no free port\\n\\ngoroutine 1 [running]:\\nmain.main()\\n\\tmain.go:18 +0x8e\\n' >&2
+  exit 2
+fi
+exec {find_binary()} "$@"
+""")
+    panicking.chmod(0o755)
+    server = EmbeddedServer(tmp_path / "data", binary=panicking, headless=True)
+    if times == 1:
+        with server:
+            assert server.alive
+        return
+    with pytest.raises(EmbeddedServerError, match="saying 'panic: no free port'"):
+        server.open()
+    assert count.read_text().count("once") > 1
+
+
 def test_a_damaged_file_is_told(tmp_path: Path) -> None:
     """A database that is none is an error that says so, and after it the folder is free again."""
     with EmbeddedServer(tmp_path, headless=True):
