@@ -21,6 +21,7 @@ from activities.exchange import Exchange, Idle
 from activities.http import make_client
 from activities.logs import shorten_failures
 from activities.model import ModelActivities
+from activities.notify import NotifyActivities
 from activities.policies import Policies
 from activities.registry import Registry, load
 from activities.resolve import ResolveActivities
@@ -54,7 +55,11 @@ async def serving(client: Client, registry: Registry, settings: WorkerSettings) 
         policies = Policies(registry, threads)
         tools = ToolActivities(client, registry, threads, transcripts, contexts, store, policies)
         checks = CheckActivities(client, registry, threads, transcripts, contexts, store, policies)
-        resolves = ResolveActivities(client, registry, store, contexts, settings.allowed_urls, settings.allowed_keys)
+        allowed = (settings.allowed_urls, settings.allowed_keys, settings.known_keys)
+        resolves = ResolveActivities(client, registry, store, contexts, *allowed)
+        secret = settings.decision_private_key
+        key = secret.get_secret_value() if secret else None
+        notices = NotifyActivities(client, registry, threads, contexts, http, os.environ, key)
         runner = make_runner()
         worker = Worker(
             client,
@@ -67,6 +72,7 @@ async def serving(client: Client, registry: Registry, settings: WorkerSettings) 
                 checks.check_policy,
                 checks.verify_answer,
                 ChildActivities(client).await_child,
+                notices.notify,
             ],
             workflow_runner=runner,
             interceptors=[RunInterceptor()],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from temporalio.exceptions import ApplicationError
 
@@ -27,12 +28,13 @@ RETRYABLE: dict[ErrorKind, bool] = {
 }
 
 
-def to_application_error(error: ProviderError) -> ApplicationError:
+def to_application_error(error: ProviderError, *details: Any) -> ApplicationError:
     """What an activity raises for a provider's failure: type is the kind, the delay is the provider's own."""
     delay = error.retry_after
     request = f" (request {error.request_id})" if error.request_id else ""
     return ApplicationError(
         f"{error}{request}",
+        *details,
         type=error.kind.value,
         non_retryable=not RETRYABLE[error.kind],
         next_retry_delay=timedelta(seconds=min(delay, LONGEST)) if delay is not None else None,

@@ -8,6 +8,8 @@ from typing import Self
 
 from temporalio import activity
 
+from activities.tally import Tally
+
 INTERVAL = 1.0
 """Seconds between beats while nothing happens; cancellation arrives with them."""
 SHOWN = 48 * 1024
@@ -21,6 +23,8 @@ class Beats:
         self._text = ""
         self._offset = 0
         self._task: asyncio.Task[None] | None = None
+        self.tally = Tally(activity.info().heartbeat_details)
+        """What this call has used so far; every beat hands it on."""
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._beat_on())
@@ -33,7 +37,8 @@ class Beats:
         self._task.cancel()
 
     def text(self, delta: str) -> None:
-        """Add what the model has just said."""
+        """Add what the model has just said; an empty text says that it has answered."""
+        self.tally.hears(delta)
         if delta:
             self._text += delta
             if len(self._text) > SHOWN:
@@ -42,10 +47,8 @@ class Beats:
             self._beat()
 
     def _beat(self) -> None:
-        if self._text:
-            activity.heartbeat({"attempt": activity.info().attempt, "offset": self._offset, "text": self._text})
-        else:
-            activity.heartbeat()
+        shown = {"attempt": activity.info().attempt, "offset": self._offset, "text": self._text}
+        activity.heartbeat({**shown, "tally": self.tally.details})
 
     async def _beat_on(self) -> None:
         while True:

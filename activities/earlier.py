@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client
 
-from perdure.contracts import CALL_TOOL, ToolInput, ToolOutput
+from perdure.contracts import CALL_MODEL, CALL_TOOL, ModelOutput, ToolInput, ToolOutput
+from perdure.messages import Usage
 
 
 @dataclass
@@ -36,14 +38,50 @@ async def recorded(client: Client, workflow_id: str, run_id: str, task: ToolInpu
     return None
 
 
-async def _base_of(client: Client, workflow_id: str, run_id: str) -> str | None:
-    """The run that this one was reset from."""
-    base: str | None = None
+@dataclass
+class Thrown:
+    """What model calls have used whose replies a reset threw away."""
+
+    usage: Usage = field(default_factory=Usage)
+    cost: Decimal = Decimal(0)
+
+
+async def spent_after_reset(client: Client, workflow_id: str, run_id: str, counted: str | None) -> Thrown:
+    """What the run that was reset to make this one had spent after that point, and so on back to the run `counted`."""
+    thrown = Thrown()
+    reset = await _reset_of(client, workflow_id, run_id)
+    while reset is not None:
+        base, at = reset
+        handle = client.get_workflow_handle(workflow_id, run_id=base)
+        models: set[int] = set()
+        async for event in handle.fetch_history_events():
+            if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+                if event.activity_task_scheduled_event_attributes.activity_type.name == CALL_MODEL.name:
+                    models.add(event.event_id)
+            elif event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED and event.event_id >= at:
+                done = event.activity_task_completed_event_attributes
+                if done.scheduled_event_id in models:
+                    output: ModelOutput = await _decoded(client, done.result.payloads, ModelOutput)
+                    thrown.usage = thrown.usage + output.usage + output.lost
+                    thrown.cost += Decimal(output.cost) + Decimal(output.lost_cost)
+        reset = None if base == counted else await _reset_of(client, workflow_id, base)
+    return thrown
+
+
+async def _reset_of(client: Client, workflow_id: str, run_id: str) -> tuple[str, int] | None:
+    """The run that this one was reset from, and the number of the first event that differs."""
+    found: tuple[str, int] | None = None
     async for event in client.get_workflow_handle(workflow_id, run_id=run_id).fetch_history_events():
         failed = event.workflow_task_failed_event_attributes
         if failed.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW:
-            base = failed.base_run_id
-    return base
+            found = (failed.base_run_id, event.event_id)
+    return found
+
+
+async def _base_of(client: Client, workflow_id: str, run_id: str) -> str | None:
+    """The run that this one was reset from."""
+    reset = await _reset_of(client, workflow_id, run_id)
+    return reset[0] if reset else None
 
 
 async def _find(client: Client, workflow_id: str, run_id: str, task: ToolInput) -> ToolOutput | None:

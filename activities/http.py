@@ -92,6 +92,20 @@ async def post(
         raise mapped(error, url) from error
 
 
+async def deliver(
+    client: HttpClient, url: str, body: Mapping[str, Any], headers: Mapping[str, str], seconds: float
+) -> int:
+    """Send a JSON body and return the status of the answer, all within `seconds`. Raises ProviderError."""
+    try:
+        async with asyncio.timeout(seconds):
+            response = await client.post(url, headers=dict(headers), json=dict(body))
+    except TimeoutError:
+        raise ProviderError(ErrorKind.STALLED, f"{host_of(url)} did not answer within {seconds:g} s") from None
+    except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError) as error:
+        raise mapped(error, url) from error
+    return response.status_code
+
+
 async def _chunks(response: httpx2.Response, url: str) -> AsyncGenerator[bytes]:
     try:
         async for chunk in response.aiter_bytes():

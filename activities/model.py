@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -16,6 +17,7 @@ from temporalio.exceptions import ApplicationError
 from activities._failures import to_application_error
 from activities.beats import Beats
 from activities.blobs import resolve_parts, shrink_parts
+from activities.earlier import spent_after_reset
 from activities.exchange import Exchange
 from activities.prices import affordable_output, cost_of
 from activities.shutdown import until_stopping
@@ -27,12 +29,27 @@ from perdure.canonical import clean, clean_text
 from perdure.contracts import OFFLOAD_CHARS, OUTPUT_LIMIT, ModelInput, ModelOutput
 from perdure.errors import ProviderError
 from perdure.messages import AssistantMessage, AssistantPart, CallPart, Message, TextPart, ThinkingPart, Usage, text_of
+from perdure.model import Model
 from providers.base import Finish, ModelReply, ModelRequest, RawCall, RawText, ToolDefinition
 
 MOST_ARGUMENTS = 1_000_000
 """Bytes of the arguments of one reply: its message must fit a query's answer, for workers that do not remember it."""
 TOO_LARGE = f"not executed: the arguments of one reply may have {MOST_ARGUMENTS} bytes; do it in smaller pieces"
 CUT = "not executed: the reply was cut by the output limit; send it again, smaller"
+
+
+LEAST_OUTPUT, USEFUL_OUTPUT = 16, 1_000
+"""Tokens of output below which no call is made, and for which a higher limit is asked."""
+
+NOTHING = AssistantMessage(role="assistant", parts=())
+
+
+@dataclass(frozen=True)
+class Over:
+    """A limit that the call would cross, and how much of it is missing."""
+
+    reason: str
+    short: Decimal
 
 
 class ModelActivities:
@@ -59,19 +76,36 @@ class ModelActivities:
         async with Beats() as beats:
             context = await self._contexts.get(self._client)
             messages = await self._transcripts.load(task.conversation, self._client, run)
+            model = context.spec.models[0]
             try:
                 prepared = await self._prepare(context.spec, messages, task)
-                if isinstance(prepared, str):
-                    return ModelOutput(message=AssistantMessage(role="assistant", parts=()), over=prepared)
-                asked = self._exchange.complete(context.spec.models[0], prepared, beats.text)
+                if isinstance(prepared, Over):
+                    return ModelOutput(message=NOTHING, over=prepared.reason, short=_plain(prepared.short))
+                beats.tally.asks(_sent_tokens(prepared))
+                asked = self._exchange.complete(model, prepared, beats.text)
                 reply = await until_stopping(asked)
             except ProviderError as error:
-                raise to_application_error(error) from None  # the client's chain would not fit a failure
+                lost = _lost(model, beats.tally.used)
+                # From None: the client's chain would not fit a failure.
+                raise to_application_error(error, {"message": NOTHING, **lost}) from None
             output = await self._record(context.spec, prepared, reply, task)
+            output = output.model_copy(update=await self._lost_before(model, beats.tally.before, task))
         self._transcripts.remember(run, output.message)
         return output
 
-    async def _prepare(self, spec: AgentSpec, messages: list[Message], task: ModelInput) -> ModelRequest | str:
+    async def _lost_before(self, model: Model, before: Usage, task: ModelInput) -> dict[str, Any]:
+        """What attempts before this one have used, and what a reset threw away."""
+        lost = _lost(model, before)
+        if not task.after_reset:
+            return lost
+        info = activity.info()
+        run_id = info.workflow_run_id or ""
+        thrown = await spent_after_reset(self._client, info.workflow_id or "", run_id, task.counted)
+        cost = Decimal(lost.get("lost_cost", "0")) + thrown.cost
+        usage = lost.get("lost", Usage()) + thrown.usage
+        return {"lost": usage, "lost_cost": _plain(cost), "counted": run_id}
+
+    async def _prepare(self, spec: AgentSpec, messages: list[Message], task: ModelInput) -> ModelRequest | Over:
         """The request, or the limit that it would cross."""
         model = spec.models[0]
         max_tokens: int | None = None
@@ -79,7 +113,7 @@ class ModelActivities:
         if task.tokens_left is not None:
             max_tokens = task.tokens_left - estimate
             if max_tokens < 1:
-                return "max_tokens"
+                return Over("max_tokens", Decimal(USEFUL_OUTPUT - max_tokens))
         if task.cost_left is not None:
             bought = affordable_output(model, estimate, Decimal(task.cost_left))
             if bought is None:
@@ -89,8 +123,9 @@ class ModelActivities:
                     type="unknown_price",
                     non_retryable=True,
                 )
-            if bought < 16:
-                return "max_cost"
+            if bought < LEAST_OUTPUT:
+                useful = cost_of(model, Usage(input_tokens=estimate, output_tokens=USEFUL_OUTPUT)) or Decimal(0)
+                return Over("max_cost", useful - Decimal(task.cost_left))
             max_tokens = min(bought, max_tokens) if max_tokens is not None else min(bought, 100_000)
         whole = [
             message.model_copy(update={"parts": await resolve_parts(message.parts, self._store)})
@@ -177,12 +212,21 @@ def _structure(schema: dict[str, Any] | None, message: AssistantMessage, reply: 
     return (None, f"it does not fit the schema: {checked.error}") if checked.error else (checked.value, None)
 
 
+def _lost(model: Model, usage: Usage) -> dict[str, Any]:
+    """Fields of a ModelOutput about what came to nothing."""
+    return {"lost": usage, "lost_cost": _plain(cost_of(model, usage) or Decimal(0))} if usage.total else {}
+
+
+def _sent_tokens(request: ModelRequest) -> int:
+    """About how many tokens a request is: four characters each."""
+    sent = len(request.instructions) + sum(len(text_of(m)) for m in request.messages)
+    return (sent + sum(len(json.dumps(dict(t.parameters))) for t in request.tools)) // 4
+
+
 def _estimate_usage(request: ModelRequest, message: AssistantMessage) -> Usage:
     """Four characters a token, where a provider reports nothing."""
-    sent = len(request.instructions) + sum(len(text_of(m)) for m in request.messages)
-    sent += sum(len(json.dumps(dict(t.parameters))) for t in request.tools)
     received = len(text_of(message)) + sum(len(json.dumps(call.arguments)) for call in message.calls)
-    return Usage(input_tokens=sent // 4 + 1, output_tokens=received // 4 + 1)
+    return Usage(input_tokens=_sent_tokens(request) + 1, output_tokens=received // 4 + 1)
 
 
 def _details(details: Mapping[str, Any] | None) -> dict[str, Any] | None:

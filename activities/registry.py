@@ -13,7 +13,7 @@ from typing import Any
 
 from perdure.agent import Agent
 from perdure.errors import ConfigError
-from perdure.tools import Tool, ToolDefaults, ToolSpec
+from perdure.tools import Tool, ToolDefaults, ToolSpec, ask_human
 
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
@@ -44,7 +44,7 @@ class Registry:
         """Serve a tool; agents may share one, but not its name."""
         name = tool.spec.name
         other = self.tools.get(name)
-        if other is not None and other is not tool and not _same_agent(other, tool):
+        if other is not None and other is not tool and not _same_agent(other, tool) and not (other.asks and tool.asks):
             raise ConfigError(f"two tools are named {name!r}; a worker needs different names: give one another name=")
         self.tools.setdefault(name, tool)
         if tool.agent is not None:
@@ -52,7 +52,7 @@ class Registry:
 
     def tool_spec(self, name: str) -> ToolSpec | None:
         """The spec of a tool by name, for agents as data."""
-        tool = self.tools.get(name)
+        tool = self.tools.get(name) or (ask_human if name == ask_human.spec.name else None)
         return tool.with_defaults(self.defaults) if tool else None
 
     def home_of(self, agent: str) -> int | None:

@@ -57,6 +57,7 @@ class ResolveActivities:
         contexts: Contexts,
         allowed_urls: frozenset[str] = frozenset(),
         allowed_keys: frozenset[str] = frozenset(),
+        decision_keys: tuple[str, ...] = (),
     ) -> None:
         self._client = client
         self._registry = registry
@@ -64,6 +65,7 @@ class ResolveActivities:
         self._contexts = contexts
         self._allowed_urls = allowed_urls
         self._allowed_keys = allowed_keys
+        self._decision_keys = decision_keys
         self._attributes: tuple[float, tuple[str, ...]] = (0.0, ())
 
     @activity.defn(name="resolve_agent")
@@ -71,17 +73,21 @@ class ResolveActivities:
         """The frozen spec; what cannot be resolved ends the run as invalid input, with the field named."""
         try:
             spec = await self._spec(given)
+            lowered = spec.limits.lowered(given.limits)
         except ConfigError as error:
             raise _invalid(str(error)) from None
         if len(spec.model_dump_json()) > SPEC_BYTES:
             raise _invalid(f"agent: its spec is larger than {SPEC_BYTES} bytes; give it fewer or smaller tools")
+        frozen = spec.model_copy(update={"limits": lowered})
         if given.about is not None:
-            self._contexts.put(RunContext(spec=spec, digest=spec.digest, **dict(given.about)))
+            self._contexts.put(RunContext(spec=frozen, digest=frozen.digest, **dict(given.about)))
         return ResolveOutput(
-            spec=spec,
-            digest=spec.digest,
+            spec=frozen,
+            digest=frozen.digest,
             attributes=await self._registered(),
             earlier=await self._earlier(given.continue_from),
+            keys=self._decision_keys,
+            most=spec.limits if lowered != spec.limits else None,
             large=tuple(
                 [m.model_copy(update={"parts": await shrink_parts(m.parts, self._store)}) for m in given.large]
             ),
@@ -100,10 +106,9 @@ class ResolveActivities:
             spec = agent.spec(self._registry.defaults, await _instructions(agent))
         else:
             spec = self._allowed(spec_from_data(read_agent_data(given.agent), self._registry.tool_spec))
-        changes: dict[str, Any] = {"limits": spec.limits.lowered(given.limits)}
-        if given.output_schema is not None:
-            changes["output_schema"] = given.output_schema
-        return spec.model_copy(update=changes)
+        if given.output_schema is None:
+            return spec
+        return spec.model_copy(update={"output_schema": given.output_schema})
 
     def _allowed(self, spec: AgentSpec) -> AgentSpec:
         """An agent as data reaches only what this worker allows: a key must not go to a stranger's address."""
@@ -118,6 +123,8 @@ class ResolveActivities:
                 )
             if any("${" in value for value in model.headers.values()):
                 raise ConfigError("agent.model.headers: an agent as data cannot name variables of the worker")
+        if spec.webhook is not None and spec.webhook not in self._allowed_urls:
+            raise ConfigError(f"agent.notify: this worker does not allow {spec.webhook!r} (PERDURE_ALLOWED_URLS)")
         return spec
 
     async def _earlier(self, workflow_id: str | None) -> tuple[Message, ...]:

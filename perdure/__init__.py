@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perdure.agent import Agent
-from perdure.approval import Approval
+from perdure.approval import Approval, Escalation
 from perdure.errors import (
     AlreadyStarted,
     ConfigError,
@@ -22,11 +22,12 @@ from perdure.errors import (
 )
 from perdure.limits import Limits
 from perdure.model import Model, Price
+from perdure.notification import Notification
 from perdure.outcomes import Outcome, RunResult
 from perdure.policy import allow, ask, deny
 from perdure.status import RunStatus
 from perdure.strategies import ToolLoop
-from perdure.tools import Tool, ToolContext, ToolDefaults, tool
+from perdure.tools import Tool, ToolContext, ToolDefaults, ask_human, human, tool
 
 if TYPE_CHECKING:
     from perdure.client import Client
@@ -39,6 +40,7 @@ __all__ = [
     "Approval",
     "Client",
     "ConfigError",
+    "Escalation",
     "Handle",
     "InvalidInput",
     "Limits",
@@ -46,6 +48,7 @@ __all__ = [
     "Model",
     "NoAnswer",
     "NoSuchRun",
+    "Notification",
     "Outcome",
     "PerdureError",
     "Price",
@@ -62,7 +65,9 @@ __all__ = [
     "Unreachable",
     "allow",
     "ask",
+    "ask_human",
     "deny",
+    "human",
     "local",
     "tool",
 ]

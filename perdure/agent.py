@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import Annotated, Any, TypeVar
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from perdure.approval import Names
 from perdure.arguments import check_schema
 from perdure.canonical import digest
 from perdure.errors import ConfigError
 from perdure.limits import Limits
 from perdure.model import Model, parse_model
-from perdure.settings import Settings, problems_of
+from perdure.settings import Settings, must, problems_of
 from perdure.strategies import STRATEGIES, StrategySpec, ToolLoop, strategy_spec
 from perdure.tools import TOOL_NAME, Tool, ToolDefaults, ToolOptions, ToolSpec, tool
 
 S = TypeVar("S", bound=Settings)
 
 Instructions = str | Callable[[], str]
+
+OnLimit = Literal["finish", "pause"]
 
 CHILD_PARAMETERS: dict[str, Any] = {
     "type": "object",
@@ -45,6 +49,13 @@ class AgentSpec(Settings):
     corrections: int = 1
     verify: bool = False
     policy: bool = False
+    on_limit: OnLimit = "finish"
+    notify: bool = False
+    """The worker has a function that is told what waits for people."""
+    webhook: str | None = None
+    """An address that is told the same; `${VAR}` in it is the worker's."""
+    groups: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Who is in which group of approvers."""
 
     def tool(self, name: str) -> ToolSpec | None:
         """The tool of this name, if the agent has it."""
@@ -65,6 +76,11 @@ def _usable(schema: dict[str, Any]) -> dict[str, Any]:
 OutputSchema = Annotated[dict[str, Any], AfterValidator(_usable)]
 """The JSON Schema of an answer: an object's."""
 
+_WEB_ADDRESS = re.compile(r"(https?://|\$\{\w+\})\S*")
+WebAddress = Annotated[
+    str, AfterValidator(must(_WEB_ADDRESS.fullmatch, "be an address such as 'https://...', or '${VAR}' of the worker"))
+]
+
 
 class AgentData(BaseModel):
     """An agent written as data in a run's input: tools and strategy by name."""
@@ -81,17 +97,23 @@ class AgentData(BaseModel):
     parallel_tools: bool = True
     tool_choice: str = "auto"
     corrections: int = Field(1, ge=0, le=10)
+    on_limit: OnLimit = "finish"
+    notify: WebAddress | None = None
+    groups: dict[str, Names] = Field(default_factory=dict)
 
 
 Verify = Callable[..., str | Awaitable[str | None] | None]
 Policy = Callable[..., Any]
+Notify = Callable[..., Any]
 
 
 class Agent:
     """An agent: a model, instructions, tools and rules. Everything is checked here; errors name agent, field and fix.
 
     `verify(ctx)` sees the answer before it is accepted and returns None or what to fix; `policy(call)` sees every tool
-    call before any of its reply runs. Both run on a worker, so they may do I/O. Raises ConfigError.
+    call before any of its reply runs; `notify` (a function of one Notification, or a webhook's address) is told what
+    waits for people. All run on a worker, so they may do I/O. `on_limit="pause"` waits at a limit for `extend` instead
+    of finishing with what there is. `groups` are approvers by the name of their group. Raises ConfigError.
     """
 
     def __init__(
@@ -106,6 +128,9 @@ class Agent:
         output: type[Any] | dict[str, Any] | None = None,
         verify: Verify | None = None,
         policy: Policy | None = None,
+        notify: Notify | str | None = None,
+        on_limit: OnLimit = "finish",
+        groups: Mapping[str, Sequence[str]] | None = None,
         parallel_tools: bool = True,
         tool_choice: str = "auto",
         corrections: int = 1,
@@ -130,6 +155,12 @@ class Agent:
         for field, function in (("verify", verify), ("policy", policy)):
             self._require(function is None or _takes(function, 1), field, "a function that takes exactly one argument")
         self.verify, self.policy = verify, policy
+        told = notify is None or (_WEB_ADDRESS.fullmatch(notify) if isinstance(notify, str) else _takes(notify, 1))
+        self._require(bool(told), "notify", "a function that takes exactly one argument, or a webhook's https address")
+        self.notify = notify
+        self._require(on_limit in get_args(OnLimit), "on_limit", "'finish' or 'pause'")
+        self.on_limit: OnLimit = on_limit
+        self.groups = self._groups(groups)
         self._require(isinstance(parallel_tools, bool), "parallel_tools", "True or False")
         self.parallel_tools, self.tool_choice = parallel_tools, tool_choice
         self._require(type(corrections) is int and 0 <= corrections <= 10, "corrections", "a number from 0 to 10")
@@ -183,6 +214,10 @@ class Agent:
             corrections=self.corrections,
             verify=self.verify is not None,
             policy=self.policy is not None,
+            on_limit=self.on_limit,
+            notify=callable(self.notify),
+            webhook=self.notify if isinstance(self.notify, str) else None,
+            groups=self.groups,
         )
 
     def run_sync(self, prompt: str, **fields: Any) -> Any:
@@ -202,8 +237,19 @@ class Agent:
             raise ConfigError(f"agent {self.name!r}: {error}") from None
         if any(made.spec.name == other.spec.name for other in self.tools):
             raise ConfigError(f"agent {self.name!r}: tools: two are named {made.spec.name!r}; give one another name=")
+        rule = made.spec.approval
+        unknown = sorted(rule.groups - set(self.groups)) if rule is not None else []
+        if unknown:
+            raise ConfigError(f"agent {self.name!r}: groups: {made.spec.name} names {unknown[0]!r}, which is not there")
         self.tools.append(made)
         return made
+
+    def _groups(self, given: Mapping[str, Sequence[str]] | None) -> dict[str, tuple[str, ...]]:
+        wanted = "names of people by the name of their group, such as {'finance': ['ann', 'bob']}"
+        try:
+            return TypeAdapter(dict[str, Names]).validate_python(dict(given or {}))
+        except (ValidationError, TypeError, ValueError):
+            raise ConfigError(f"agent {self.name!r}: groups: must be {wanted}") from None
 
     def _models(self, value: str | Model | Sequence[str | Model]) -> tuple[Model, ...]:
         items = list(value) if isinstance(value, list | tuple) else [value]
@@ -301,6 +347,9 @@ def spec_from_data(data: AgentData, tools: Callable[[str], ToolSpec | None]) -> 
             parallel_tools=data.parallel_tools,
             tool_choice=data.tool_choice,
             corrections=data.corrections,
+            on_limit=data.on_limit,
+            webhook=data.notify,
+            groups=data.groups,
         )
     except ConfigError as error:
         raise ConfigError(f"agent.{error}") from None

@@ -1,12 +1,8 @@
-"""Approvals: what waits for a person, what a decision must match, and who may give it.
-
-Pure state: the workflow feeds it time and messages. The first decision of a person counts; whatever else arrives is
-answered with what was wrong and changes nothing.
-"""
+"""Approvals as data: what a call needs before it runs, what a decision says, and what waits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
@@ -25,6 +21,10 @@ from perdure.durations import Duration, parse_duration
 from perdure.settings import Settings, must, problems_of
 
 OnTimeout = Literal["deny", "approve", "fail"]
+Remember = Literal["call", "tool"]
+
+GROUP = "@"
+"""Names that begin with it are groups of approvers."""
 
 
 def _are_names(value: Any) -> bool:
@@ -35,23 +35,45 @@ Names = Annotated[tuple[str, ...], BeforeValidator(must(_are_names, "be a list o
 """Names that are not empty, in the order given: a set has none, and a spec has one digest."""
 
 
-class Approval(Settings):
-    """A person must agree before the call runs."""
+class Escalation(Settings):
+    """Who decides next where nobody has in time; those before may not any more."""
 
-    timeout: Duration = Field(default_factory=lambda: parse_duration("24h"))
-    on_timeout: OnTimeout = "deny"
     approvers: Names = ()
-    """Who may decide; empty means anybody who can reach the run."""
+    """Who may decide: names, and groups such as `@finance`; empty means anybody who can reach the run."""
     quorum: StrictInt = Field(1, ge=1, le=100)
     """How many different people must approve; one denial is enough to deny."""
-    not_requester: StrictBool = False
-    """The `user` that the run is for may not decide."""
+    timeout: Duration = Field(default_factory=lambda: parse_duration("24h"))
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.approvers and self.quorum > len(set(self.approvers)):
+    def _reachable(self) -> Self:
+        grouped = any(name.startswith(GROUP) for name in self.approvers)
+        if self.approvers and not grouped and self.quorum > len(set(self.approvers)):
             raise ValueError(f"quorum: {self.quorum} can never be reached with {len(set(self.approvers))} approvers")
         return self
+
+
+class Approval(Escalation):
+    """A person must agree before the call runs. Its own fields are the first stage, `escalate` the further ones."""
+
+    on_timeout: OnTimeout = "deny"
+    """What becomes of a call that nobody has decided when the last stage is over."""
+    not_requester: StrictBool = False
+    """The `user` that the run is for may not decide."""
+    escalate: tuple[Escalation, ...] = ()
+    remind_every: Duration | None = None
+    """How often those who may decide are reminded."""
+    verified: StrictBool = False
+    """Only a decision with a signed token counts."""
+
+    def stage(self, number: int) -> Escalation:
+        """The stage of a number; 0 is the approval's own."""
+        return self if number == 0 else self.escalate[number - 1]
+
+    @property
+    def groups(self) -> set[str]:
+        """The groups that it names, without their mark."""
+        stages = (self, *self.escalate)
+        return {name.removeprefix(GROUP) for s in stages for name in s.approvers if name.startswith(GROUP)}
 
 
 class Decision(BaseModel):
@@ -65,6 +87,15 @@ class Decision(BaseModel):
     reason: str | None = None
     digest: str | None = None
     arguments: dict[str, Any] | None = None
+    remember: bool | Remember | None = None
+    """`call` (or true): the same call is decided the same way from now on; `tool`: every call of the tool."""
+    token: str | None = None
+    """Signed proof of who decides."""
+
+    @property
+    def remembered(self) -> Remember | None:
+        """How far the decision reaches beyond its call."""
+        return "call" if self.remember is True else self.remember or None
 
 
 class Pending(BaseModel):
@@ -78,11 +109,39 @@ class Pending(BaseModel):
     digest: str
     requested_at: datetime
     deadline: datetime
+    """When the present stage is over."""
     reason: str | None = None
     """Why it is asked, where a policy or an unknown outcome asks."""
     stage: int = 0
     quorum: int = 1
     decisions: list[dict[str, Any]] = Field(default_factory=list)
+    approvers: tuple[str, ...] = ()
+    """Who may decide now; empty means anybody."""
+    run: str | None = None
+    """Workflow id of the child run that waits; None where it is this run."""
+
+
+class Request(BaseModel):
+    """A call that waits, with everything that deciding it needs; carried through continue-as-new."""
+
+    pending: Pending
+    rule: Approval
+    definition: str = ""
+    """Digest of the tool's definition, which remembered decisions are bound to."""
+    effect: str = "write"
+    members: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Who is in the groups that the rule names."""
+    stage_began: datetime
+    reminders: int = 0
+    """How many were sent in this stage."""
+
+    @property
+    def wake(self) -> datetime:
+        """When something is due: a reminder or the end of the stage."""
+        every = self.rule.remind_every
+        if every is None:
+            return self.pending.deadline
+        return min(self.stage_began + every * (self.reminders + 1), self.pending.deadline)
 
 
 class Verdict(BaseModel):
@@ -96,108 +155,22 @@ class Verdict(BaseModel):
     arguments: dict[str, Any] | None = None
     """Edited by the approver; None where the call runs as it was asked."""
     expired: bool = False
+    remembered: bool = False
+    """Decided earlier, for this call too."""
 
 
 class Refused(Exception):
     """A message changes nothing; the text says what was wrong with it."""
 
 
-class Approvals:
-    """All requests of a run: open ones by call id, and how the others ended."""
-
-    def __init__(self, requester: str | None = None) -> None:
-        self.requester = requester
-        self.open: dict[str, Pending] = {}
-        self.settled: dict[str, Verdict] = {}
-        self._rules: dict[str, Approval] = {}
-        self._checks: dict[str, Callable[[dict[str, Any]], tuple[dict[str, Any], str]]] = {}
-
-    def request(
-        self,
-        pending: Pending,
-        rule: Approval,
-        check: Callable[[dict[str, Any]], tuple[dict[str, Any], str]],
-    ) -> None:
-        """Open a request; `check` returns edited arguments coerced and their digest, or raises Refused."""
-        self.settled.pop(pending.call_id, None)
-        self.open[pending.call_id] = pending
-        self._rules[pending.call_id] = rule
-        self._checks[pending.call_id] = check
-
-    def decide(self, payload: Any, now: datetime, verdict: bool | None = None, *, apply: bool = True) -> Pending:
-        """Take a decision and return its request; raises Refused. With `apply=False` it only checks."""
-        decision = _read(payload, verdict)
-        pending = self._find(decision.call_id)
-        rule = self._rules[pending.call_id]
-        if now >= pending.deadline:
-            raise Refused(f"{pending.call_id} expired at {pending.deadline.isoformat()}; it was not decided in time")
-        if decision.digest is not None and decision.digest != pending.digest:
-            raise Refused(f"digest does not match {pending.call_id}: the call that waits has {pending.digest}")
-        if rule.approvers and decision.by not in rule.approvers:
-            raise Refused(f"by: {decision.by!r} may not decide {pending.call_id}; approvers are {list(rule.approvers)}")
-        if rule.not_requester and (decision.by is None or decision.by == self.requester):
-            raise Refused(f"by: {pending.call_id} must be decided by somebody other than who asked for the run")
-        if rule.quorum > 1 and decision.by is None:
-            raise Refused(f"by: {pending.call_id} needs {rule.quorum} named approvers, so say who decides")
-        if any(decision.by == earlier["by"] for earlier in pending.decisions):
-            raise Refused(f"by: {decision.by!r} has already decided {pending.call_id}")
-        arguments = None
-        if decision.arguments is not None:
-            if not decision.approve:
-                raise Refused("arguments: only an approval can change them")
-            if rule.quorum > 1:
-                raise Refused("arguments: a call that needs several approvers cannot be changed; deny it instead")
-            arguments, _ = self._checks[pending.call_id](decision.arguments)
-        if apply:
-            pending.decisions.append(
-                {"approve": decision.approve, "by": decision.by, "reason": decision.reason, "at": now.isoformat()}
-            )
-            approvals = sum(1 for d in pending.decisions if d["approve"])
-            if not decision.approve or approvals >= rule.quorum:
-                self._settle(
-                    pending.call_id,
-                    Verdict(approved=decision.approve, by=decision.by, reason=decision.reason, arguments=arguments),
-                )
-        return pending
-
-    def expire(self, call_id: str) -> Verdict:
-        """Settle a request whose deadline has passed the way its rule says; `fail` is left to the caller."""
-        rule = self._rules[call_id]
-        approved = rule.on_timeout == "approve"
-        self._settle(call_id, Verdict(approved=approved, expired=True, reason="nobody decided in time"))
-        return self.settled[call_id]
-
-    def close(self, call_id: str) -> None:
-        """Withdraw a request that nobody waits for any more."""
-        if call_id in self.open:
-            self._settle(call_id, Verdict(approved=False, reason="the run ended before it was decided"))
-
-    def _settle(self, call_id: str, verdict: Verdict) -> None:
-        del self.open[call_id], self._rules[call_id], self._checks[call_id]
-        self.settled[call_id] = verdict
-
-    def _find(self, call_id: str | None) -> Pending:
-        if call_id is None:
-            if len(self.open) == 1:
-                return next(iter(self.open.values()))
-            waiting = ", ".join(self.open) or "no call"
-            raise Refused(f"call_id: may be left out only while exactly one call waits; waiting now: {waiting}")
-        if call_id in self.open:
-            return self.open[call_id]
-        if call_id in self.settled:
-            was = self.settled[call_id]
-            how = "expired" if was.expired else "approved" if was.approved else "denied"
-            raise Refused(f"call_id: {call_id} was already decided: {how}{f' by {was.by}' if was.by else ''}")
-        raise Refused(f"call_id: no call {call_id!r} waits for approval; waiting now: {', '.join(self.open) or 'none'}")
-
-
-def _read(payload: Any, verdict: bool | None) -> Decision:
-    fields = payload
-    if not isinstance(fields, dict):
+def read_decision(payload: Any, verdict: bool | None) -> Decision:
+    """A decision from a message's payload, `verdict` where the message's name says it. Raises Refused."""
+    if not isinstance(payload, dict):
         example = '{"call_id":"c1"}, or {} for the only one'
         if verdict is None:
             example = '{"call_id":"c1","approve":true}'
         raise Refused(f"a decision is an object such as {example}")
+    fields: Mapping[str, Any] = payload
     if verdict is not None:
         if "approve" in fields:
             raise Refused("approve: the name of this message already says it; use 'decide' to send it as a field")

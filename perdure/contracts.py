@@ -24,8 +24,11 @@ from pydantic import (
 )
 
 from perdure.agent import AgentSpec, OutputSchema
-from perdure.limits import LimitsOverride
+from perdure.approval import Pending
+from perdure.limits import Limits, LimitsOverride
 from perdure.messages import AssistantMessage, ImagePart, Message, TextPart, ToolMessage, Usage
+from perdure.notification import NoticeKind
+from perdure.questions import Question
 from perdure.settings import must
 
 AGENT_WORKFLOW = "AgentWorkflow"
@@ -207,6 +210,10 @@ class RunContext(RunAbout):
 
     spec: FrozenSpec
     digest: str
+    keys: tuple[str, ...] = ()
+    """Public keys that prove who has signed a decision."""
+    most: Limits | None = None
+    """The agent's own limits, where the run was started with lower ones."""
 
 
 class ResolveOutput(Record):
@@ -219,6 +226,10 @@ class ResolveOutput(Record):
     earlier: tuple[Message, ...] = ()
     """The conversation of the run that this one continues."""
     large: tuple[Message, ...] = ()
+    keys: tuple[str, ...] = ()
+    """Public keys that prove who has signed a decision."""
+    most: Limits | None = None
+    """The agent's own limits, where the run was started with lower ones."""
 
 
 class ModelInput(Record):
@@ -232,6 +243,10 @@ class ModelInput(Record):
     """US dollars that this call may cost; None without a limit on cost."""
     tokens_left: int | None = None
     """Set where the limit on tokens is near."""
+    after_reset: bool = False
+    """What a reset of this run has thrown away is asked for, until it is told."""
+    counted: str | None = None
+    """The run whose resets are counted already, where an earlier reset was."""
 
 
 class ModelOutput(Record):
@@ -248,6 +263,13 @@ class ModelOutput(Record):
     """No price is known for the model, so the cost says nothing."""
     over: str | None = None
     """The limit that this call would have crossed; nothing was sent."""
+    short: str | None = None
+    """How much of that limit was missing, about."""
+    lost: Usage = Usage()
+    """About what attempts of this call that came to nothing have used, and the runs that a reset threw away."""
+    lost_cost: str = "0"
+    counted: str | None = None
+    """This run's id, where `lost` has what resets of it threw away."""
 
 
 class ToolInput(Record):
@@ -326,6 +348,22 @@ class VerifyOutput(Record):
     crashed: bool = False
 
 
+class NotifyInput(Record):
+    """Something that people should know."""
+
+    kind: NoticeKind
+    call: Pending | None = None
+    question: Question | None = None
+    limit: str | None = None
+    deadline: str | None = None
+    key: str = ""
+    """The same for every attempt: webhooks get it as their idempotency key."""
+
+
+class NotifyOutput(Record):
+    """Nobody waits for more."""
+
+
 class ChildRef(Record):
     """A child run that exists already."""
 
@@ -338,9 +376,4 @@ CALL_TOOL = ActivityRef("call_tool", ToolInput, ToolOutput)
 CHECK_POLICY = ActivityRef("check_policy", PolicyInput, PolicyOutput)
 VERIFY = ActivityRef("verify_answer", VerifyInput, VerifyOutput)
 AWAIT_CHILD = ActivityRef("await_child", ChildRef, dict)
-
-
-class ChildOrigin(Record):
-    """What a parent hands to its child beside the input; never accepted from outside."""
-
-    key_prefix: str
+NOTIFY = ActivityRef("notify", NotifyInput, NotifyOutput)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from decimal import Decimal
+from typing import Any, Literal
 
 from temporalio.client import (
     Client,
@@ -192,14 +193,18 @@ class Handle:
         reason: str | None = None,
         digest: str | None = None,
         arguments: Mapping[str, Any] | None = None,
+        remember: bool | Literal["call", "tool"] | None = None,
+        token: str | None = None,
         wait: bool = True,
     ) -> dict[str, Any]:
         """Decide a call that waits; `call_id` may be None while exactly one does. Raises MessageRefused.
 
-        `digest` refuses where another call waits than the one that was looked at; `arguments` replaces the call's.
-        With `wait=False` it is sent and forgotten, as every message.
+        `digest` refuses where another call waits than the one that was looked at; `arguments` replaces the call's;
+        `remember` decides the same call (True, "call") or every call of the tool ("tool") the same way from now on;
+        `token` proves who decides. With `wait=False` it is sent and forgotten, as every message.
         """
         given = {"by": by, "reason": reason, "digest": digest, "arguments": arguments}
+        given |= {"remember": remember, "token": token}
         return await self._send("decide", {"call_id": call_id, "approve": approve, **given}, wait)
 
     async def approve(self, call_id: str | None = None, **fields: Any) -> dict[str, Any]:
@@ -217,6 +222,22 @@ class Handle:
     async def answer(self, question_id: str, text: str, *, by: str | None = None, wait: bool = True) -> dict[str, Any]:
         """Answer a question that the run asked a person; raises MessageRefused."""
         return await self._send("answer", {"question_id": question_id, "text": text, "by": by}, wait)
+
+    async def extend(
+        self,
+        *,
+        steps: int | None = None,
+        tool_calls: int | None = None,
+        tokens: int | None = None,
+        cost_usd: Decimal | str | None = None,
+        deadline: timedelta | str | float | None = None,
+        wait: bool = True,
+    ) -> dict[str, Any]:
+        """Raise limits of the run by so much; one that is paused on a limit goes on. Raises MessageRefused."""
+        seconds = deadline.total_seconds() if isinstance(deadline, timedelta) else deadline
+        money = None if cost_usd is None else str(cost_usd)
+        given = {"steps": steps, "tool_calls": tool_calls, "tokens": tokens, "cost_usd": money, "deadline": seconds}
+        return await self._send("extend", given, wait)
 
     async def stop(self, reason: str | None = None, *, wait: bool = True) -> dict[str, Any]:
         """End the run after its present step, keeping what there is; raises MessageRefused."""

@@ -103,6 +103,10 @@ class LocalRun:
         """Answer a question that the run asked a person."""
         return self._wait(self._handle.answer(question_id, text, **fields))
 
+    def extend(self, **more: Any) -> dict[str, Any]:
+        """Raise limits of the run; fields of `Handle.extend`."""
+        return self._wait(self._handle.extend(**more))
+
     def stop(self, reason: str | None = None) -> dict[str, Any]:
         """End the run after its present step."""
         return self._wait(self._handle.stop(reason))

@@ -32,6 +32,8 @@ class Question(BaseModel):
     """The only answers that are understood; empty means any text."""
     asked_at: datetime
     deadline: datetime
+    run: str | None = None
+    """Workflow id of the child run that asks; None where it is this run."""
 
 
 class Questions:

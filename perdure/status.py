@@ -30,6 +30,8 @@ class PendingCall(Answer):
     reason: str | None = None
     stage: int = 0
     quorum: int = 1
+    approvers: tuple[str, ...] = ()
+    """Who may decide now; empty means anybody."""
     decisions: list[dict[str, Any]] = Field(default_factory=list)
 
 
@@ -50,6 +52,8 @@ class RunUsage(Answer):
     steps: int = 0
     tool_calls: int = 0
     active_seconds: float = 0.0
+    unconfirmed: dict[str, Any] = Field(default_factory=dict)
+    """The part of usage and cost that is estimated: attempts that failed, were lost or cancelled."""
 
 
 class RunStatus(Answer):
@@ -88,6 +92,9 @@ class RunStatus(Answer):
     questions: list[OpenQuestion] = Field(default_factory=list)
     said: int = 0
     stopping: str | None = None
+    paused: str | None = None
+    """The limit that it waits for somebody to extend."""
+    paused_until: datetime | None = None
 
 
 class RunSummary(Answer):
@@ -110,6 +117,8 @@ class RunSummary(Answer):
     cost_usd: float | None = None
     prompt: str | None = None
     """The beginning of the prompt."""
+    problems: tuple[str, ...] = ()
+    """What the server has found wrong with the run's workflow tasks; such a run is stuck."""
 
 
 class RunEvent(Answer):

@@ -101,6 +101,8 @@ class ToolSpec(Settings):
     max_result_chars: int = 50_000
     agent: str | None = None
     """Set where the tool is another agent, run as a child."""
+    asks: bool = False
+    """A call is a question to a person; nothing runs."""
 
     @property
     def definition(self) -> dict[str, Any]:
@@ -181,11 +183,13 @@ class Tool:
         description: str,
         parameters: Mapping[str, Any],
         agent: Agent | None = None,
+        asks: bool = False,
     ) -> None:
         self.function = function
         self.schema = schema
         self.options = options
         self.agent = agent
+        self.asks = asks
         self._base = {"name": name, "description": description, "parameters": dict(parameters)}
         self.spec = self.with_defaults(None)
 
@@ -193,7 +197,7 @@ class Tool:
         """The spec that this tool has in an agent with these defaults; raises ConfigError where they contradict."""
         options = self.options.over(defaults)
         try:
-            extra = {"agent": self.agent.name} if self.agent else {}
+            extra: dict[str, Any] = {"agent": self.agent.name} if self.agent else {"asks": True} if self.asks else {}
             return ToolSpec(**self._base, **settle_options(options), **extra)
         except ConfigError as error:
             raise ConfigError(f"tool {self._base['name']!r}: {str(error).removeprefix('ToolSpec: ')}") from None
@@ -201,7 +205,8 @@ class Tool:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself, outside any run."""
         if self.function is None:
-            raise ConfigError(f"tool {self.spec.name!r} is an agent; it only runs inside a run")
+            what = "a question to a person" if self.asks else "an agent"
+            raise ConfigError(f"tool {self.spec.name!r} is {what}; it only runs inside a run")
         return self.function(*args, **kwargs)
 
 
@@ -253,3 +258,33 @@ def tool(
         )
 
     return build if function is None else build(function)
+
+
+QUESTION_PARAMETERS: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "question": {"type": "string", "description": "The question, with everything the person needs to know."},
+        "options": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "The only possible answers, where there are few.",
+        },
+    },
+    "required": ["question"],
+    "additionalProperties": False,
+}
+"""Arguments of a tool that asks a person."""
+
+
+def human(name: str = "ask_human", *, timeout: Any = "24h", description: str = "") -> Tool:
+    """A tool with which the model asks a person and waits for the answer, at most `timeout`. Raises ConfigError."""
+    try:
+        options = ToolOptions(effect="read", timeout=timeout, attempts=1)
+    except ConfigError as error:
+        raise ConfigError(f"tool {name!r}: {str(error).removeprefix('ToolOptions: ')}") from None
+    text = description or "Ask a person and wait for the answer. Use it where only a person can know or decide."
+    return Tool(None, None, options, name=name, description=text, parameters=QUESTION_PARAMETERS, asks=True)
+
+
+ask_human = human()
+"""Asks a person; waits for the answer for a day."""

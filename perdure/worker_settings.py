@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import PurePath
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, SecretStr
 
 from perdure.contracts import TASK_QUEUE
+from perdure.decision_tokens import check_public_key, public_key_of
 from perdure.durations import Duration
 from perdure.settings import Settings
 
@@ -31,6 +32,17 @@ class WorkerSettings(Settings):
     """Silence of a model before its first data."""
     idle_between: Duration = timedelta(minutes=1)
     """Silence of a model between data."""
+    decision_keys: tuple[Annotated[str, AfterValidator(check_public_key)], ...] = ()
+    """Public keys of those who may sign decision tokens."""
+    decision_private_key: SecretStr | None = None
+    """Signs the decision tokens that notifications carry; its public key is known too."""
+
+    @property
+    def known_keys(self) -> tuple[str, ...]:
+        """All public keys that a run of this worker believes."""
+        secret = self.decision_private_key
+        own = (public_key_of(secret.get_secret_value()),) if secret else ()
+        return tuple(dict.fromkeys((*self.decision_keys, *own)))
 
     @classmethod
     def parse(cls, environment: Mapping[str, str]) -> Self:
@@ -40,7 +52,9 @@ class WorkerSettings(Settings):
             for field in cls.model_fields
             if environment.get(variable := f"PERDURE_{field.upper()}", "") != ""
         }
-        for field in ("allowed_urls", "allowed_keys"):
+        for field in ("allowed_urls", "allowed_keys", "decision_keys"):
             if field in given:
-                given[field] = frozenset(item.strip() for item in given[field].split(","))
-        return cls(**given)
+                given[field] = tuple(item.strip() for item in given[field].split(","))
+        settings = cls(**given)
+        _ = settings.known_keys  # a broken key is found at the start
+        return settings

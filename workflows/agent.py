@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
@@ -17,13 +18,13 @@ from perdure.contracts import (
     AGENT_WORKFLOW,
     OFFLOAD_CHARS,
     RESOLVE,
-    ChildOrigin,
     ResolveInput,
     ResolveOutput,
     RunAbout,
     RunContext,
     RunInput,
 )
+from perdure.family import ChildOrigin
 from perdure.limits import LimitReached
 from perdure.messages import AssistantMessage, Message, SystemMessage, UserMessage, text, text_of
 from perdure.outcomes import FAILING, Ending, Outcome, RunFault
@@ -32,7 +33,9 @@ from perdure.settings import problems_of
 from perdure.strategies.runners import run_strategy
 from perdure.undecodable import Undecodable
 from workflows import options, views
+from workflows.family import Family
 from workflows.inbox import Inbox
+from workflows.notices import Notices
 from workflows.runtime import Stopped, WorkflowRuntime, limit_ending
 from workflows.state import Carried, RunState
 from workflows.steps import execute
@@ -48,8 +51,9 @@ class AgentWorkflow:
     def __init__(self) -> None:
         self._run = RunState()
         self._board = views.Board()
-        self._inbox = Inbox(self._run)
-        self._runtime = WorkflowRuntime(self._run, self._board)
+        self._family = Family(self._run, self._board)
+        self._inbox = Inbox(self._run, self._board, self._family)
+        self._runtime = WorkflowRuntime(self._run, self._board, Notices(self._run), self._family)
 
     @workflow.run
     async def run(self, payload: Any = None, inner: Any = None) -> Plain:
@@ -68,6 +72,7 @@ class AgentWorkflow:
                 raise
             self._close(Ending(outcome=Outcome.CANCELLED, reason="cancelled"))
             raise
+        await self._settle()
         return self._close(ending)
 
     async def _main(self, payload: Any, inner: Any) -> Ending:
@@ -77,6 +82,8 @@ class AgentWorkflow:
         else:
             await self._begin(payload, ChildOrigin.model_validate(inner) if inner is not None else None)
         assert self._run.context is not None
+        if self._run.parent is not None:
+            self._reporting = asyncio.create_task(self._family.report())
         return await run_strategy(self._runtime, self._run.context.spec.strategy)
 
     async def _begin(self, payload: Any, origin: ChildOrigin | None) -> None:
@@ -93,10 +100,13 @@ class AgentWorkflow:
             key_prefix=f"{origin.key_prefix}/" if origin else "",
         )
         resolved = await self._resolve(run.input, large, about)
-        run.context = RunContext(spec=resolved.spec, digest=resolved.digest, **dict(about))
+        run.context = RunContext(
+            spec=resolved.spec, digest=resolved.digest, keys=resolved.keys, most=resolved.most, **dict(about)
+        )
         run.limits = resolved.spec.limits
         run.attributes = resolved.attributes
-        run.approvals.requester = run.input.user
+        run.parent = origin.parent if origin else None
+        run.know()
         smaller = iter(resolved.large)
         run.messages = [
             *resolved.earlier,
@@ -138,16 +148,14 @@ class AgentWorkflow:
         task = asyncio.create_task(main)
         try:
             while not task.done():
-                if run.context is None or run.state != "running":  # the resolve step says what the deadline is
-                    await workflow.wait_condition(
-                        lambda: task.done() or (run.context is not None and run.state == "running")
-                    )
+                if not self._is_timed():  # the resolve step says what the deadline is
+                    await workflow.wait_condition(lambda: task.done() or self._is_timed())
                     continue
                 if run.seconds_left() <= 0:
                     raise LimitReached("deadline")
                 try:
                     await workflow.wait_condition(
-                        lambda: task.done() or run.state != "running",
+                        lambda: task.done() or not run.counting,
                         timeout=run.time_left(),
                         timeout_summary="deadline",
                     )
@@ -159,10 +167,26 @@ class AgentWorkflow:
             await workflow.wait([task])
             raise
 
+    def _is_timed(self) -> bool:
+        """Whether time passes that ends the run; one that pauses at limits finishes its step before it does."""
+        run = self._run
+        if run.context is None or not run.counting:
+            return False
+        return run.context.spec.on_limit == "finish" or run.seconds_left() > 0
+
+    async def _settle(self) -> None:
+        """Let the last notices go out; nothing that they do can change the ending."""
+        if self._run.sending:
+            with contextlib.suppress(TimeoutError):
+                await workflow.wait_condition(
+                    lambda: self._run.sending == 0, timeout=options.NOTICES_WAIT, timeout_summary="last notices"
+                )
+
     def _close(self, ending: Ending) -> Plain:
         run = self._run
         for call_id in list(run.approvals.open):
             run.approvals.close(call_id)
+        run.questions.open.clear()
         run.tick()
         run.ending = ending
         run.note("run_ended", outcome=ending.outcome.value, reason=ending.reason, message=ending.message)
@@ -176,16 +200,17 @@ class AgentWorkflow:
 
     # --- messages and queries -----------------------------------------------------------------------------------------
 
-    @workflow.signal(dynamic=True, description="decide, approve, deny, say, answer, stop")
+    @workflow.signal(dynamic=True, description="decide, approve, deny, say, answer, extend, stop")
     def on_signal(self, name: str, args: Sequence[RawValue]) -> None:
         """Take a message; a bad one is recorded and changes nothing."""
         self._run.received += 1
         self._inbox.receive(name, args)
 
-    @workflow.update(dynamic=True, description="decide, approve, deny, say, answer, stop")
+    @workflow.update(dynamic=True, description="decide, approve, deny, say, answer, extend, stop")
     def on_update(self, name: str, args: Sequence[RawValue]) -> Plain:
         """Take a message and answer; the validator has refused a bad one."""
         self._run.received += 1
+        self._run.updates += 1
         return Plain(self._inbox.take(name, args))
 
     @on_update.validator

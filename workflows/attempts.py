@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import builtins
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,13 +12,13 @@ from perdure.canonical import digest
 from perdure.contracts import CALL_TOOL, SUMMARY_LIMIT, ToolInput, ToolOutput
 from perdure.messages import CallPart, ToolMessage, text
 from perdure.outcomes import Outcome, RunFault
-from perdure.questions import Question
 from perdure.tools import REPEATABLE, ToolSpec
 from workflows import options
 from workflows.children import Children
+from workflows.questions import Asking
 from workflows.state import RunState
 from workflows.steps import execute, execute_locally
-from workflows.views import Board
+from workflows.turn import Planned
 
 ANSWERS = ("done", "not done", "retry")
 
@@ -37,42 +35,51 @@ class Done:
 class Attempts:
     """Runs one call at a time to its end; never lets a `write` happen twice on its own."""
 
-    def __init__(self, run: RunState, board: Board) -> None:
+    def __init__(self, run: RunState, children: Children, asking: Asking) -> None:
         self._run = run
-        self._board = board
-        self._children = Children(run)
+        self._children = children
+        self._asking = asking
 
-    async def run(self, call: CallPart, spec: ToolSpec, *, same: int, approved: bool, note: str | None) -> Done:
-        """Run a call that may run; `same` identical ones came before it in this run."""
+    async def run(self, plan: Planned, spec: ToolSpec) -> Done:
+        """Run a call that may run, or go on with it where the run was continued as new."""
+        call = plan.call
+        if spec.asks:
+            return Done(await self._ask_person(call, spec), "done")
         if spec.agent is not None:
-            message = await self._children.run(call, spec)
-            return Done(message, "done")
+            plan.phase = "running"
+            return Done(await self._children.run(call, spec), "done")
+        task = self._task(plan, spec)
+        while True:
+            if plan.phase == "unknown":
+                answer = await self._unknown(plan, spec)
+                if answer != "retry":
+                    return Done(self._told(call, spec, answer, plan.why), "unknown" if answer == "tell" else "done")
+                task = task.model_copy(update={"earlier": None})
+                plan.round += 10
+            plan.phase = "running"
+            output = await self._schedule(task, spec, plan.round)
+            if output.status != "unknown":
+                assert output.message is not None
+                return Done(output.message, output.status, output.structured)
+            plan.phase, plan.why = "unknown", output.why or ""
+            self._run.note("tool_unknown", call_id=call.id, tool=call.tool, reason=plan.why)
+
+    def _task(self, plan: Planned, spec: ToolSpec) -> ToolInput:
+        run, call, approved = self._run, plan.call, plan.approval is not None
         after_reset = workflow.info().original_execution_run_id != workflow.info().run_id
-        task = ToolInput(
+        return ToolInput(
             call=call.id,
             tool=call.tool,
             arguments=call.arguments,
             definition=digest(spec.definition) if approved else None,
-            run=self._run.chain,
+            run=run.chain,
             earlier=workflow.info().original_execution_run_id
             if after_reset and spec.effect not in REPEATABLE
             else None,
-            same=same,
-            note=note,
-            approved_at_step=self._run.account.steps if approved else None,
+            same=plan.same,
+            note=f"[The approver changed the arguments to {call.arguments}]\n" if plan.edited else None,
+            approved_at_step=run.account.steps if approved else None,
         )
-        round_ = 0
-        while True:
-            output = await self._schedule(task, spec, round_)
-            if output.status == "unknown":
-                answer = await self._unknown(call, spec, output.why or "")
-                if answer != "retry":
-                    return Done(self._told(call, spec, answer, output.why), "unknown" if answer == "tell" else "done")
-                task = task.model_copy(update={"earlier": None})
-                round_ += 10
-                continue
-            assert output.message is not None
-            return Done(output.message, output.status, output.structured)
 
     async def _schedule(self, task: ToolInput, spec: ToolSpec, round_: int) -> ToolOutput:
         """Schedule until the call began, at most a few times."""
@@ -112,39 +119,23 @@ class Attempts:
             return ToolOutput(message=self._message(task.call, body, error=True))
         return ToolOutput(status="unknown", why=why)
 
-    async def _unknown(self, call: CallPart, spec: ToolSpec, why: str) -> str:
+    async def _unknown(self, plan: Planned, spec: ToolSpec) -> str:
         """What to do about an unknown outcome: `tell`, or a person's answer."""
-        self._run.note("tool_unknown", call_id=call.id, tool=call.tool, reason=why)
+        call, why = plan.call, plan.why
         if spec.on_unknown == "fail":
             raise RunFault(Outcome.FAILED, "unknown_outcome", f"{call.id} ({call.tool}): outcome unknown: {why}")
         if spec.on_unknown == "tell":
             return "tell"
-        run, now = self._run, workflow.now()
-        question = Question(
-            question_id=f"q-{call.id}",
-            text=f"{call.tool} {call.arguments}: {why}, so it is unknown whether it took effect. Look, then answer.",
-            options=ANSWERS,
-            asked_at=now,
-            deadline=now + options.QUESTION_WAIT,
-        )
-        run.questions.ask(question)
-        run.note("question", question_id=question.question_id, text=question.text[:500])
-        self._board.changed(self._run, "waiting for an answer")
-        try:
-            await workflow.wait_condition(
-                lambda: question.question_id in run.questions.answers or run.stop_reason is not None,
-                timeout=options.QUESTION_WAIT,
-                timeout_summary=f"question {question.question_id}",
-            )
-        except builtins.TimeoutError:
-            run.note("question_expired", question_id=question.question_id)
-        except asyncio.CancelledError:
-            run.questions.close(question.question_id)
-            raise
-        run.questions.close(question.question_id)
-        self._board.changed(self._run, "running tools")
-        answer = run.questions.answers.get(question.question_id)
-        return answer.text.strip() if answer else "tell"
+        words = f"{call.tool} {call.arguments}: {why}, so it is unknown whether it took effect. Look, then answer."
+        return await self._asking.ask(call.id, words, ANSWERS, options.QUESTION_WAIT) or "tell"
+
+    async def _ask_person(self, call: CallPart, spec: ToolSpec) -> ToolMessage:
+        """The answer of a person as the result of the call."""
+        words, choices = str(call.arguments["question"]), tuple(call.arguments.get("options") or ())
+        answer = await self._asking.ask(call.id, words, choices, spec.timeout)
+        if answer is None:
+            return self._message(call.id, "nobody answered in time", error=True)
+        return self._message(call.id, answer, error=False)
 
     def _told(self, call: CallPart, spec: ToolSpec, answer: str, why: str | None) -> ToolMessage:
         if answer == "done":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from decimal import Decimal
 from typing import Any
 
 from temporalio import workflow
@@ -17,11 +16,13 @@ from temporalio.exceptions import (
 )
 
 from perdure.canonical import digest
-from perdure.contracts import AGENT_WORKFLOW, AWAIT_CHILD, ChildOrigin, ChildRef
-from perdure.limits import LimitReached
-from perdure.messages import CallPart, ToolMessage, Usage, text
+from perdure.contracts import AGENT_WORKFLOW, AWAIT_CHILD, ChildRef
+from perdure.family import ChildOrigin
+from perdure.limits import LimitReached, child_limits
+from perdure.messages import CallPart, ToolMessage, text
 from perdure.tools import ToolSpec
 from workflows import options
+from workflows.family import Family
 from workflows.state import RunState
 from workflows.steps import execute
 
@@ -29,8 +30,9 @@ from workflows.steps import execute
 class Children:
     """Starts child runs, or attaches to those that an earlier attempt of this run has started."""
 
-    def __init__(self, run: RunState) -> None:
+    def __init__(self, run: RunState, family: Family) -> None:
         self._run = run
+        self._family = family
 
     async def run(self, call: CallPart, spec: ToolSpec) -> ToolMessage:
         """The child's answer as the result of the call; its failure is an error that the model sees."""
@@ -38,21 +40,19 @@ class Children:
         assert run.input is not None
         assert run.context is not None
         child_id = f"{info.workflow_id}/{call.id}-{info.first_execution_run_id[:8]}"
-        waiting = (
-            sum(1 for c in run.messages[-1].calls if self._is_child(c)) if run.messages[-1].role == "assistant" else 1
-        )
         try:
-            share = run.account.share(run.limits, run.seconds_left(), max(1, waiting))
+            share = run.account.reserve(call.id, run.limits, 1 + self._waiting())
         except LimitReached as reached:
             return self._answer(call, f"not executed: {reached.reason} is reached", error=True)
         start = {
             "agent": spec.agent,
             "prompt": call.arguments["prompt"],
-            "limits": share,
+            "limits": child_limits(share, run.seconds_left()),
             "metadata": run.context.metadata,
             **{name: value for name in ("tenant", "user", "data") if (value := getattr(run.context, name)) is not None},
         }
-        origin = ChildOrigin(key_prefix=key_of(run, call))
+        origin = ChildOrigin(key_prefix=key_of(run, call), parent=info.workflow_id)
+        run.children[child_id] = call.id
         run.note("child_started", call_id=call.id, workflow_id=child_id, agent=spec.agent)
         try:
             result = await workflow.execute_child_workflow(
@@ -82,10 +82,10 @@ class Children:
 
     def _settle(self, call: CallPart, child_id: str, result: dict[str, Any]) -> ToolMessage:
         run = self._run
-        spent = Usage.model_validate(result.get("usage") or {})
-        run.account.spend(spent, Decimal(result.get("cost_usd") or 0))
+        spent = run.account.settle(call.id, result)
         outcome = result.get("outcome")
         run.note("child_ended", call_id=call.id, workflow_id=child_id, outcome=outcome, tokens=spent.total)
+        self._family.ended(child_id)
         body = {"output": result.get("output", ""), "steps": result.get("steps", 0), "tokens": spent.total}
         if outcome == "success":
             if result.get("structured") is not None:
@@ -97,10 +97,12 @@ class Children:
     def _answer(self, call: CallPart, body: str, *, error: bool = False) -> ToolMessage:
         return ToolMessage(role="tool", call=call.id, parts=text(body), error=error, id=self._run.mint())
 
-    def _is_child(self, call: CallPart) -> bool:
+    def _waiting(self) -> int:
+        """How many calls of this reply are for children that have not begun."""
         assert self._run.context is not None
-        spec = self._run.context.spec.tool(call.tool)
-        return spec is not None and spec.agent is not None
+        spec = self._run.context.spec
+        specs = (spec.tool(p.call.tool) for p in self._run.turn if p.phase == "planned" and p.refusal is None)
+        return sum(1 for found in specs if found is not None and found.agent is not None)
 
 
 def failure_result(error: ChildWorkflowError) -> dict[str, Any]:

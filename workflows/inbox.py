@@ -10,12 +10,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from temporalio import workflow
 from temporalio.common import RawValue
 
-from perdure.approval import Pending, Refused
+from perdure.approval import Refused
 from perdure.canonical import clean, clean_text
 from perdure.contracts import SAID_LIMIT
+from perdure.family import CHILD_NEEDS, CHILD_WAITS, GRANT, ChildNeeds, ChildWaits, Grant
+from perdure.limits import LimitsOverride
 from perdure.settings import problems_of
 from perdure.undecodable import Undecodable
+from workflows.family import Family
 from workflows.state import RunState
+from workflows.views import Board
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -46,16 +50,26 @@ class StopRequest(BaseModel):
 class Inbox:
     """Checks and takes messages. `take` raises Refused exactly where `check` does."""
 
-    def __init__(self, run: RunState) -> None:
+    def __init__(self, run: RunState, board: Board, family: Family) -> None:
         self._run = run
+        self._board = board
+        self._family = family
         self._table: dict[str, Callable[[Any, bool], dict[str, Any]]] = {
             "decide": lambda payload, apply: self._decide(payload, None, apply),
             "approve": lambda payload, apply: self._decide(payload, True, apply),
             "deny": lambda payload, apply: self._decide(payload, False, apply),
             "say": self._say,
             "answer": self._answer,
+            "extend": self._extend,
             "stop": self._stop,
         }
+        relatives: dict[str, tuple[type[BaseModel], Callable[[Any, bool], None]]] = {
+            CHILD_WAITS: (ChildWaits, family.child_waits),
+            CHILD_NEEDS: (ChildNeeds, family.child_needs),
+            GRANT: (Grant, family.granted),
+        }
+        self._relatives = {name: _reader(model, take) for name, (model, take) in relatives.items()}
+        """Messages between runs; they decide nothing that a person must."""
 
     @property
     def names(self) -> list[str]:
@@ -78,29 +92,30 @@ class Inbox:
             self._run.note("message_refused", message=name[:100], reason=str(refusal)[:1_000])
 
     def _handler(self, name: str) -> Callable[[Any, bool], dict[str, Any]]:
-        if name not in self._table:
+        handler = self._table.get(name) or self._relatives.get(name)
+        if handler is None:
             raise Refused(f"no message is named {name[:100]!r}; messages are {', '.join(self._table)}")
         if self._run.ending is not None:
             raise Refused("the run has ended")
-        return self._table[name]
+        return handler
 
     def _decide(self, payload: Any, verdict: bool | None, apply: bool) -> dict[str, Any]:
-        pending: Pending = self._run.approvals.decide(payload, workflow.now(), verdict, apply=apply)
+        decided = self._run.approvals.decide(payload, workflow.now(), verdict, apply=apply)
+        pending, decision = decided.request.pending, decided.decision
         if apply:
-            decision = pending.decisions[-1]
-            settled = self._run.approvals.settled.get(pending.call_id)
-            edited = settled.arguments if settled else None
+            edited = decided.verdict.arguments if decided.verdict else None
             self._run.note(
                 "approval_decided",
                 call_id=pending.call_id,
                 tool=pending.tool,
-                approve=decision["approve"],
-                by=decision["by"],
-                verified=False,
-                reason=decision["reason"],
+                **{name: decision[name] for name in ("approve", "by", "verified", "reason", "remember")},
                 edited=edited is not None or None,
                 arguments=edited if len(json.dumps(edited)) <= SHOWN_ARGUMENTS else None,
             )
+            if pending.run is not None:
+                given = payload if verdict is None else {**payload, "approve": verdict}
+                self._family.pass_on("decide", "call_id", pending.call_id, given)
+                self._board.changed(self._run, self._run.activity)
         return {"call_id": pending.call_id, "open": pending.call_id in self._run.approvals.open}
 
     def _say(self, payload: Any, apply: bool) -> dict[str, Any]:
@@ -119,10 +134,25 @@ class Inbox:
     def _answer(self, payload: Any, apply: bool) -> dict[str, Any]:
         answer = self._run.questions.answer(payload, workflow.now(), apply=apply)
         if apply:
+            self._family.pass_on("answer", "question_id", answer.question_id, payload)
             self._run.note(
                 "answered", question_id=answer.question_id, text=answer.text[:200], by=answer.by, verified=False
             )
         return {"question_id": answer.question_id}
+
+    def _extend(self, payload: Any, apply: bool) -> dict[str, Any]:
+        more = _read(LimitsOverride, payload, '{"steps":10} or {"deadline":"30m"}')
+        given = more.model_dump(mode="json", exclude_none=True)
+        if not given:
+            raise Refused("say by how much: steps, tool_calls, tokens, cost_usd or deadline")
+        unlimited = [name for name in given if getattr(self._run.limits, name) is None]
+        if unlimited:
+            raise Refused(f"{unlimited[0]}: the run has no such limit")
+        if apply:
+            self._run.extend(more)
+            self._run.note("limits_extended", **given)
+            self._family.extended(more)
+        return {"limits": self._run.limits.raised(LimitsOverride() if apply else more).model_dump(mode="json")}
 
     def _stop(self, payload: Any, apply: bool) -> dict[str, Any]:
         request = _read(StopRequest, payload, '{} or {"reason":"..."}')
@@ -130,6 +160,14 @@ class Inbox:
             self._run.stop_reason = request.reason or "asked to stop"
             self._run.note("stop_requested", reason=request.reason)
         return {"stopping": True}
+
+
+def _reader(model: type[M], take: Callable[[M, bool], None]) -> Callable[[Any, bool], dict[str, Any]]:
+    def handle(payload: Any, apply: bool) -> dict[str, Any]:
+        take(_read(model, payload, f"a {model.__name__}"), apply)
+        return {}
+
+    return handle
 
 
 def _payload(args: Sequence[RawValue]) -> Any:

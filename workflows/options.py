@@ -21,6 +21,7 @@ class Options(LocalOptions, total=False):
     """Of an activity."""
 
     schedule_to_start_timeout: timedelta
+    schedule_to_close_timeout: timedelta
     heartbeat_timeout: timedelta
 
 
@@ -61,6 +62,13 @@ AWAIT_CHILD: Options = {
     "retry_policy": RetryPolicy(maximum_attempts=100),
 }
 
+NOTIFY: Options = {
+    # The run goes on meanwhile; what cannot be told in a minute is told by the next reminder.
+    "start_to_close_timeout": timedelta(seconds=15),
+    "schedule_to_close_timeout": timedelta(seconds=60),
+    "retry_policy": RetryPolicy(maximum_attempts=3),
+}
+
 MARGIN = timedelta(seconds=15)
 """A tool's own timeout is kept inside the attempt; this much later Temporal gives the attempt up."""
 
@@ -69,6 +77,17 @@ QUEUE_WAIT = timedelta(minutes=5)
 
 QUESTION_WAIT = timedelta(hours=24)
 """How long a person has to say what became of a call whose outcome is unknown."""
+
+LIMIT_WAIT = timedelta(hours=24)
+"""How long a run that is paused on a limit waits for somebody to extend it."""
+
+GRANT_WAIT = LIMIT_WAIT + timedelta(hours=1)
+"""How long a child run waits for its parent's answer: the parent may be paused itself."""
+
+AT_ONCE = timedelta(0)
+
+NOTICES_WAIT = timedelta(seconds=90)
+"""How long a run that has ended waits for its last notices; each is finite itself."""
 
 NOT_STARTED_ATTEMPTS = 3
 """How often a call that provably never began is scheduled."""

@@ -13,21 +13,29 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 from perdure.agent import AgentSpec
 from perdure.contracts import CALL_MODEL, VERIFY, ModelInput, ModelOutput, VerifyInput, VerifyOutput
 from perdure.errors import ErrorKind
-from perdure.limits import LimitReached
-from perdure.messages import AssistantMessage, CallPart, Message, ToolMessage, text_of
+from perdure.limits import REASONS as LIMIT_REASONS
+from perdure.limits import LimitReached, reached
+from perdure.messages import AssistantMessage, CallPart, Message, ToolMessage, Usage, text_of
 from perdure.outcomes import Ending, Outcome, RunFault
 from perdure.runtime import Ran, Reply
 from workflows import options
+from workflows.allowance import Allowance
 from workflows.attempts import Attempts
 from workflows.calls import Calls
+from workflows.children import Children
+from workflows.decisions import Decisions
+from workflows.family import Family
+from workflows.notices import Notices
+from workflows.questions import Asking
 from workflows.state import RunState
 from workflows.steps import execute
 from workflows.views import Board
 
 NEAR_TOKENS = 50_000
 """From here on a model call is told how many tokens are left, so that its answer fits."""
-MOST_SIGNALS = 8_000
-"""Messages after which the run continues as new; the server ends a run at 10,000 signals."""
+
+LIMITS = {reason: limit for limit, reason in LIMIT_REASONS.items()}
+"""The limit of each reason word."""
 
 REASONS = {ErrorKind.CONTEXT_LENGTH: "context_length", ErrorKind.CONFIGURATION: "configuration"}
 """Reasons of failed model calls other than `provider_error`."""
@@ -40,10 +48,12 @@ class Stopped(Exception):
 class WorkflowRuntime:
     """Runtime of `AgentWorkflow`."""
 
-    def __init__(self, run: RunState, board: Board) -> None:
+    def __init__(self, run: RunState, board: Board, notices: Notices, family: Family) -> None:
         self._run = run
         self._board = board
-        self._calls = Calls(run, board, Attempts(run, board))
+        self._allowance = Allowance(run, board, notices, family)
+        attempts = Attempts(run, Children(run, family), Asking(run, board, notices))
+        self._calls = Calls(run, board, attempts, Decisions(run, board, notices), self._allowance)
 
     @property
     def spec(self) -> AgentSpec:
@@ -59,21 +69,7 @@ class WorkflowRuntime:
     async def model(self, *, tool_choice: str = "auto") -> Reply:
         """One model call; raises LimitReached, RunFault or Stopped instead where it must not happen."""
         run = self._run
-        self._between_steps()
-        estimate = self._estimate()
-        run.account.check_step(run.limits, estimate)
-        self._board.changed(run, f"waiting for {self.spec.models[0].label}, step {run.account.steps + 1}")
-        tokens_left = run.limits.tokens - run.account.usage.total
-        question = ModelInput(
-            conversation=run.conversation(),
-            first_call=run.next_call,
-            tool_choice=tool_choice,
-            cost_left=str(run.limits.cost_usd - run.account.cost_usd) if run.limits.cost_usd is not None else None,
-            tokens_left=tokens_left if tokens_left < NEAR_TOKENS else None,
-        )
-        output = await self._call_model(question)
-        if output.over:
-            raise LimitReached(output.over)
+        output = await self._paid_for(tool_choice)
         run.account.steps += 1
         run.account.spend(output.usage, Decimal(output.cost))
         run.counters["unpriced"] += output.unpriced
@@ -156,15 +152,55 @@ class WorkflowRuntime:
         """The run's time."""
         return workflow.now()
 
+    async def _paid_for(self, tool_choice: str) -> ModelOutput:
+        """The reply, as soon as the limits allow for it."""
+        run = self._run
+        while True:
+            self._between_steps()
+            try:
+                if run.seconds_left() <= 0:
+                    raise LimitReached("deadline")
+                run.account.check_step(run.limits, self._estimate())
+                output = await self._call_model(self._question(tool_choice))
+                self._count_lost(output)
+                if not output.over:
+                    return output
+                short = Decimal(output.short) if output.short else Decimal(0)
+                raise reached(LIMITS[output.over], short)
+            except LimitReached as found:
+                if not await self._allowance.more(found):
+                    raise
+
     def _between_steps(self) -> None:
         """Stop, or continue as new, where nothing is in flight."""
         run = self._run
         if run.stop_reason is not None:
             raise Stopped(run.stop_reason)
-        if run.seconds_left() <= 0:
-            raise LimitReached("deadline")
-        if workflow.info().is_continue_as_new_suggested() or run.received > MOST_SIGNALS:
-            workflow.continue_as_new(args=[None, run.carry()])
+        if run.sending == 0:
+            run.go_on_if_full()
+
+    def _question(self, tool_choice: str) -> ModelInput:
+        run, left = self._run, self._run.account.left(self._run.limits)
+        self._board.changed(run, f"waiting for {self.spec.models[0].label}, step {run.account.steps + 1}")
+        info = workflow.info()
+        after_reset = info.original_execution_run_id != info.run_id and run.reset_counted != info.run_id
+        return ModelInput(
+            conversation=run.conversation(),
+            first_call=run.next_call,
+            tool_choice=tool_choice,
+            cost_left=str(left.cost_usd) if left.cost_usd is not None else None,
+            tokens_left=left.tokens if left.tokens < NEAR_TOKENS else None,
+            after_reset=after_reset,
+            counted=run.reset_counted if after_reset else None,
+        )
+
+    def _count_lost(self, output: ModelOutput) -> None:
+        """What attempts that came to nothing have used is spent too, as far as one can say."""
+        run = self._run
+        run.reset_counted = output.counted or run.reset_counted
+        if output.lost.total or output.lost_cost != "0":
+            run.account.spend(output.lost, Decimal(output.lost_cost), confirmed=False)
+            run.note("attempts_lost", tokens=output.lost.total, cost_usd=output.lost_cost)
 
     def _estimate(self) -> int:
         """About how many tokens the next call takes in: what the last one reported, and four characters each since."""
@@ -172,12 +208,16 @@ class WorkflowRuntime:
         return self._run.last_usage.total + fresh // 4
 
     async def _call_model(self, question: ModelInput) -> ModelOutput:
-        label = self.spec.models[0].name or self.spec.models[0].provider
+        run, label = self._run, self.spec.models[0].name or self.spec.models[0].provider
         try:
-            return await execute(CALL_MODEL, question, options.MODEL, f"{label}, step {self._run.account.steps + 1}")
+            return await execute(CALL_MODEL, question, options.MODEL, f"{label}, step {run.account.steps + 1}")
         except ActivityError as error:
             if is_cancelled_exception(error):
+                # What was sent is paid for; nobody will say how much was answered.
+                run.account.spend(Usage(input_tokens=self._estimate()), Decimal(0), confirmed=False)
                 raise
+            if isinstance(error.cause, ApplicationError) and error.cause.details:
+                self._count_lost(ModelOutput.model_validate(error.cause.details[0]))
             raise model_fault(error) from error
 
 

@@ -7,18 +7,24 @@ from collections import Counter, deque
 from datetime import datetime, timedelta
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from temporalio import workflow
 
-from perdure.approval import Approvals, Verdict
+from perdure.approval import Refused, Request, Verdict
+from perdure.approvals import Approvals
+from perdure.arguments import check_arguments
 from perdure.contracts import ConversationRef, RunContext, RunInput
-from perdure.limits import Account, Limits
+from perdure.family import ChildNeeds, Grant
+from perdure.limits import Account, LimitReached, Limits, LimitsOverride
 from perdure.messages import Message, Usage, UserMessage, text, text_of
 from perdure.outcomes import Ending
-from perdure.questions import Questions
+from perdure.questions import Answer, Question, Questions
+from workflows.turn import Planned, binding
 
 EVENT_BYTES = 256 * 1024
 """Events kept for the `events` query; older ones stay in Temporal's history."""
+MOST_SIGNALS, MOST_UPDATES = 8_000, 1_500
+"""Messages after which the run goes on in a new one; the server lets no more than 10,000 and 2,000 in."""
 INLINE_CHARS = 1024
 """A message of the run itself up to this length rides along with the next model call."""
 
@@ -46,6 +52,14 @@ class Carried(BaseModel):
     event_count: int
     last_usage: Usage
     stop_reason: str | None = None
+    turn: tuple[Planned, ...] = ()
+    requests: dict[str, Request] = Field(default_factory=dict)
+    remembered: dict[str, bool] = Field(default_factory=dict)
+    questions: dict[str, Question] = Field(default_factory=dict)
+    answers: dict[str, Answer] = Field(default_factory=dict)
+    parent: str | None = None
+    reset_counted: str | None = None
+    paused_until: datetime | None = None
 
 
 class RunState:
@@ -70,7 +84,7 @@ class RunState:
         self.turn_calls: Counter[str] = Counter()
         self.unsure: set[str] = set()
         """Calls whose outcome is unknown: an identical one needs a person."""
-        self.approvals = Approvals()
+        self.approvals = Approvals(self._checked)
         self.questions = Questions()
         self.events: deque[dict[str, Any]] = deque()
         self.event_count = 0
@@ -78,6 +92,30 @@ class RunState:
         self.stop_reason: str | None = None
         self.received = 0
         """Signals and updates of this run of the chain."""
+        self.updates = 0
+        self.turn: list[Planned] = []
+        """The calls of the last reply, until all have their results."""
+        self.sending = 0
+        """Notices and messages to other runs that are on their way."""
+        self.paused: LimitReached | None = None
+        """The limit that the run waits for somebody to extend."""
+        self.paused_until: datetime | None = None
+        self.asking = False
+        """Its parent is asked for more of a limit; the clock stands still."""
+        self.extended = 0
+        """How often its limits were raised."""
+        self.parent: str | None = None
+        """Workflow id of the run that this one is a child of."""
+        self.children: dict[str, str] = {}
+        """Workflow ids of open child runs, and the call that started each."""
+        self.paused_children: set[str] = set()
+        """Calls whose child run waits for a higher limit."""
+        self.needs: dict[str, ChildNeeds] = {}
+        """Open child runs, by the call that started each, that wait for more of a limit."""
+        self.grants: dict[int, Grant] = {}
+        """Answers to what this run has asked its parent for."""
+        self.reset_counted: str | None = None
+        """The run id up to whose resets all that they threw away is on the account."""
         self.ending: Ending | None = None
         self.activity = "starting"
         """What the run is doing, for people."""
@@ -93,14 +131,27 @@ class RunState:
             return "closed"
         if self.approvals.open:
             return "waiting_approval"
-        return "waiting_answer" if self.questions.open else "running"
+        if self.questions.open:
+            return "waiting_answer"
+        return "waiting_limit" if self.paused or self.paused_children else "running"
+
+    @property
+    def counting(self) -> bool:
+        """Whether its time counts."""
+        return self.state == "running" and not self.asking
+
+    @property
+    def full(self) -> bool:
+        """Whether it should go on in a new run of the chain, as soon as nothing is in flight."""
+        suggested = workflow.info().is_continue_as_new_suggested()
+        return suggested or self.received > MOST_SIGNALS or self.updates > MOST_UPDATES
 
     def tick(self) -> None:
         """Settle the active time up to now; called whenever a wait begins or ends."""
         now = workflow.now()
         if self._active_since is not None:
             self.account.active += (now - self._active_since).total_seconds()
-        self._active_since = now if self.state == "running" else None
+        self._active_since = now if self.counting else None
 
     def seconds_left(self) -> float:
         """What is left of the deadline."""
@@ -110,6 +161,23 @@ class RunState:
     def time_left(self) -> timedelta:
         """`seconds_left` as a timer takes it."""
         return timedelta(seconds=max(0.0, self.seconds_left()))
+
+    def extend(self, by: LimitsOverride) -> None:
+        """Raise the limits; whatever waits for that goes on."""
+        self.limits = self.limits.raised(by)
+        self.extended += 1
+
+    # --- approvals ----------------------------------------------------------------------------------------------------
+
+    def _checked(self, tool: str, given: dict[str, Any]) -> tuple[dict[str, Any], str]:
+        """Arguments that an approver has edited, as they will run, and the digest of that call."""
+        spec = self.context.spec.tool(tool) if self.context else None
+        if spec is None:
+            raise Refused(f"arguments: there is no tool {tool!r}")
+        checked = check_arguments(spec.parameters, given)
+        if checked.error is not None or checked.value is None:
+            raise Refused(f"arguments: {checked.error}")
+        return checked.value, binding(tool, checked.value, spec)
 
     # --- conversation -----------------------------------------------------------------------------------------------
 
@@ -137,6 +205,11 @@ class RunState:
         )
 
     @property
+    def first_run(self) -> str:
+        """First run id of the chain."""
+        return workflow.info().first_execution_run_id
+
+    @property
     def chain(self) -> str | None:
         """First run id of the chain, where it is not this run's: what idempotency keys and caches begin with."""
         info = workflow.info()
@@ -155,6 +228,11 @@ class RunState:
             self._event_bytes -= _size(self.events.popleft())
 
     # --- continuation -----------------------------------------------------------------------------------------------
+
+    def go_on_if_full(self) -> None:
+        """Continue as new where that is due; only where nothing is in flight."""
+        if self.full:
+            workflow.continue_as_new(args=[None, self.carry()])
 
     def carry(self) -> Carried:
         """Everything the next run of the chain needs."""
@@ -180,6 +258,14 @@ class RunState:
             event_count=self.event_count,
             last_usage=self.last_usage,
             stop_reason=self.stop_reason,
+            turn=tuple(self.turn),
+            requests=self.approvals.open,
+            remembered=self.approvals.remembered,
+            questions=self.questions.open,
+            answers=self.questions.answers,
+            parent=self.parent,
+            reset_counted=self.reset_counted,
+            paused_until=self.paused_until,
         )
 
     def take_over(self, carried: Carried) -> None:
@@ -197,7 +283,14 @@ class RunState:
         self.calls, self.turn_calls = Counter(carried.calls), Counter(carried.turn_calls)
         self.unsure = set(carried.unsure)
         self.approvals.settled.update(carried.settled)
-        self.approvals.requester = carried.input.user
+        self.approvals.open.update(carried.requests)
+        self.approvals.remembered.update(carried.remembered)
+        self.questions.open.update(carried.questions)
+        self.questions.answers.update(carried.answers)
+        self.turn = list(carried.turn)
+        self.parent, self.reset_counted = carried.parent, carried.reset_counted
+        self.paused_until = carried.paused_until
+        self.know()
         brought = list(self.events)
         self.events, self._event_bytes = deque(carried.events), sum(map(_size, carried.events))
         self.event_count = carried.event_count
@@ -205,7 +298,15 @@ class RunState:
             self.note(event.pop("type"), **{k: v for k, v in event.items() if k not in {"n", "at"}})
         self.last_usage = carried.last_usage
         self.stop_reason = self.stop_reason or carried.stop_reason
-        self._active_since = workflow.now()
+        self._active_since = workflow.now() if self.counting else None
+
+    def know(self) -> None:
+        """Tell the approvals who may decide, once that is known."""
+        assert self.input is not None
+        assert self.context is not None
+        self.approvals.run = workflow.info().workflow_id
+        self.approvals.requester = self.input.user
+        self.approvals.groups, self.approvals.keys = self.context.spec.groups, self.context.keys
 
 
 def _size(event: dict[str, Any]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 from temporalio import workflow
@@ -43,6 +44,8 @@ def status(run: RunState) -> Plain:
         limits=run.limits.model_dump(mode="json"),
         pending=approvals(run),
         questions=[q.model_dump(mode="json") for q in run.questions.open.values()],
+        paused=run.paused.reason if run.paused else None,
+        paused_until=run.paused_until.isoformat() if run.paused_until else None,
         said=len(run.said),
         stopping=run.stop_reason,
     )
@@ -50,7 +53,7 @@ def status(run: RunState) -> Plain:
 
 def approvals(run: RunState) -> list[dict[str, Any]]:
     """Open requests for approval."""
-    return [pending.model_dump(mode="json", exclude_none=True) for pending in run.approvals.open.values()]
+    return [request.pending.model_dump(mode="json", exclude_none=True) for request in run.approvals.open.values()]
 
 
 def usage(run: RunState) -> Plain:
@@ -62,6 +65,8 @@ def usage(run: RunState) -> Plain:
         steps=run.account.steps,
         tool_calls=run.account.tool_calls,
         active_seconds=round(run.account.active, 3),
+        unconfirmed={**run.account.unconfirmed.model_dump(), "cost_usd": plain_money(run.account.unconfirmed_cost)},
+        children=run.account.children.model_dump(include={"steps", "tool_calls"}),
     )
 
 
@@ -126,7 +131,12 @@ def last_text(run: RunState) -> str:
 
 def money(run: RunState) -> str:
     """Cost as a plain decimal string."""
-    return format(run.account.cost_usd.normalize(), "f")
+    return plain_money(run.account.cost_usd)
+
+
+def plain_money(amount: Decimal) -> str:
+    """An amount without exponent and trailing zeros."""
+    return format(amount.normalize(), "f")
 
 
 class Board:
@@ -175,7 +185,7 @@ def board(run: RunState) -> str:
     """The status board as Markdown."""
     total = run.account.usage.total
     lines = [f"**{run.state}** · {run.activity}", f"step {run.account.steps} · {total} tokens · ${money(run)}"]
-    for pending in run.approvals.open.values():
+    for pending in (request.pending for request in run.approvals.open.values()):
         lines.append(
             f"- `{pending.call_id}` **{pending.tool}** waits for approval until {pending.deadline.isoformat()}"
         )

@@ -117,7 +117,7 @@ TOOLS: list[tuple[Callable[[], Any], str]] = [
 
 SETTINGS: list[tuple[Callable[[], Any], str]] = [
     (by_position(Limits, 5), "Limits takes keyword arguments such as steps=..."),
-    (by_position(Approval, 5), "Approval takes keyword arguments such as timeout=..."),
+    (by_position(Approval, 5), "Approval takes keyword arguments such as approvers=..."),
     (lambda: Limits(steps="5"), "Limits: steps: Input should be a valid integer"),
     (lambda: Limits(steps=True), "Limits: steps: Input should be a valid integer"),
     (lambda: ToolLoop(max_repeats=True), "ToolLoop: max_repeats: Input should be a valid integer"),
