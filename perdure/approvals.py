@@ -203,7 +203,7 @@ class Approvals:
     def _remember(self, request: Request, agreeing: list[dict[str, Any]], approve: bool) -> None:
         """Remember as far as all who agreed have said."""
         said = {decision.get("remember") for decision in agreeing}
-        if None not in said:
+        if None not in said and request.pending.run is None:  # what is decided for a child is remembered there
             key = request.definition if said == {"tool"} else request.pending.digest
             self.remembered[key] = approve
 

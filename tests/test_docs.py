@@ -18,8 +18,10 @@ from perdure.tools import Effect, ToolOptions
 from perdure.worker_settings import WorkerSettings
 from providers import REGISTRY
 from tests.checkout import PACKAGES, ROOT, files
+from workflows.family import Family
 from workflows.inbox import Inbox
 from workflows.state import RunState
+from workflows.views import Board
 
 README = (ROOT / "README.md").read_text()
 DOCUMENTS = files(".md")
@@ -114,6 +116,9 @@ def test_json_is_json(source: str) -> None:
     json.loads(source)
 
 
+RUN, BOARD = RunState(), Board()
+MESSAGES = Inbox(RUN, BOARD, Family(RUN, BOARD)).names
+
 AGENT_FILES = [source for source in blocks("python") if re.search(r"^\w+ = Agent\(", source, re.MULTILINE)]
 
 
@@ -173,7 +178,7 @@ def test_environment_variables() -> None:
         ("option of", ["name", *ToolOptions.model_fields]),
         ("`Limits(...)`", Limits.model_fields),
         ("field", RunInput.model_fields),
-        ("name", Inbox(RunState()).names),
+        ("name", MESSAGES),
         ("outcome", [o.value for o in Outcome]),
         ("provider", REGISTRY),
         ("query", ["status", "approvals", "conversation", "events", "usage", "spec"]),

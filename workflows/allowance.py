@@ -41,6 +41,10 @@ class Allowance:
             return False
         return own is None or Decimal(getattr(run.limits, need.limit) or 0) + need.amount <= own
 
+    def _may_continue(self) -> bool:
+        """Whether the run is to continue as new; with children open it cannot."""
+        return self._run.full and self._run.sending == 0 and not self._run.children
+
     async def _pause(self, reached: LimitReached) -> bool:
         """Wait until somebody extends the limits, for a day at most."""
         run, before, now = self._run, self._run.extended, workflow.now()
@@ -52,7 +56,7 @@ class Allowance:
         self._board.changed(run, f"paused: {reached.reason} is reached")
         try:
             await workflow.wait_condition(
-                lambda: run.extended != before or run.stop_reason is not None or (run.full and run.sending == 0),
+                lambda: run.extended != before or run.stop_reason is not None or self._may_continue(),
                 timeout=max(run.paused_until - now, options.AT_ONCE),
                 timeout_summary=f"extension of {reached.reason}",
             )

@@ -18,7 +18,7 @@ from temporalio.exceptions import (
 from perdure.canonical import digest
 from perdure.contracts import AGENT_WORKFLOW, AWAIT_CHILD, ChildRef
 from perdure.family import ChildOrigin
-from perdure.limits import LimitReached, child_limits
+from perdure.limits import LimitReached, Share, child_limits
 from perdure.messages import CallPart, ToolMessage, text
 from perdure.tools import ToolSpec
 from workflows import options
@@ -41,7 +41,7 @@ class Children:
         assert run.context is not None
         child_id = f"{info.workflow_id}/{call.id}-{info.first_execution_run_id[:8]}"
         try:
-            share = run.account.reserve(call.id, run.limits, 1 + self._waiting())
+            share = await self._share(call)
         except LimitReached as reached:
             return self._answer(call, f"not executed: {reached.reason} is reached", error=True)
         start = {
@@ -70,6 +70,16 @@ class Children:
                 raise
             result = failure_result(error)
         return self._settle(call, child_id, result)
+
+    async def _share(self, call: CallPart) -> Share:
+        """What the child may spend; raises LimitReached where nothing is left and nobody gives more."""
+        run = self._run
+        while True:
+            try:
+                return run.account.reserve(call.id, run.limits, 1 + self._waiting())
+            except LimitReached as reached:
+                if run.children or not await self._family.more(reached) or run.stop_reason is not None:
+                    raise
 
     async def _attach(self, child_id: str) -> dict[str, Any]:
         try:

@@ -21,6 +21,10 @@ PATH = "/"
 """Between the call that started a child and what waits in it: `c2/c1` is the call `c1` of the child of `c2`."""
 
 
+async def _no_more(reached: LimitReached) -> bool:
+    return False
+
+
 class Family:
     """What one run and its relatives tell each other."""
 
@@ -30,7 +34,7 @@ class Family:
         self._tasks: list[asyncio.Task[None]] = []
         self._asked = 0
         self._seeking: asyncio.Task[None] | None = None
-        self.more: Callable[[LimitReached], Awaitable[bool]] | None = None
+        self.more: Callable[[LimitReached], Awaitable[bool]] = _no_more
         """How this run gets a higher limit itself."""
 
     # --- as a parent --------------------------------------------------------------------------------------------------
@@ -122,7 +126,6 @@ class Family:
         """Get more for the whole tree, or let the youngest of those who ask end."""
         run, oldest = self._run, next(iter(self._run.needs.values()))
         reached = LimitReached(REASONS[oldest.need.limit], oldest.need)
-        assert self.more is not None
         if await self.more(reached) and run.stop_reason is None:
             self._seeking = None
             self.review()

@@ -176,8 +176,7 @@ class WorkflowRuntime:
         run = self._run
         if run.stop_reason is not None:
             raise Stopped(run.stop_reason)
-        if run.sending == 0:
-            run.go_on_if_full()
+        run.go_on_if_full()
 
     def _question(self, tool_choice: str) -> ModelInput:
         run, left = self._run, self._run.account.left(self._run.limits)

@@ -230,8 +230,8 @@ class RunState:
     # --- continuation -----------------------------------------------------------------------------------------------
 
     def go_on_if_full(self) -> None:
-        """Continue as new where that is due; only where nothing is in flight."""
-        if self.full:
+        """Continue as new where that is due; only where nothing is in flight but notices, which are waited for."""
+        if self.full and self.sending == 0:
             workflow.continue_as_new(args=[None, self.carry()])
 
     def carry(self) -> Carried:
