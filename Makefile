@@ -4,12 +4,12 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
-CODE := perdure workflows activities providers worker.py examples bench tests
+CODE := perdure workflows activities providers worker.py examples bench tests docs/reference.py
 COMPILE := $(BIN)/pip-compile --quiet --upgrade --generate-hashes --strip-extras --allow-unsafe --no-header \
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --annotation-style=line
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-quick test-slow check format bench-history record lock clean
+.PHONY: help install run test test-quick test-slow check format bench bench-history chaos docs record lock clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,12 @@ format: $(VENV)/.dev  ## let ruff rewrite what it can
 
 bench-history: $(VENV)/.dev  ## fail where a turn costs more history than before
 	$(BIN)/python bench/history.py --check
+
+chaos: $(VENV)/.dev  ## kill 200 workers, and the server, at random: nothing twice, nothing lost
+	CHAOS_KILLS=$(or $(KILLS),200) $(BIN)/python -m pytest -s tests/chaos/test_random_kills.py
+
+docs: $(VENV)/.dev  ## write the API reference anew
+	$(BIN)/python docs/reference.py
 
 record: $(VENV)/.dev  ## record the golden histories anew; review them with git diff
 	$(BIN)/python -m tests.replay.record

@@ -65,9 +65,9 @@ async def pay_async(to: str, amount: int, ctx: ToolContext, gate: str = "") -> s
 
 
 @watched(effect="write", on_unknown="ask")
-def pay_ask(to: str, amount: int, ctx: ToolContext, gate: str = "") -> str:
+def pay_ask(to: str, amount: int, ctx: ToolContext, gate: str = "", pause_ms: int = 0) -> str:
     """Pay somebody; a person says what became of it."""
-    act(ctx, gate, to=to, amount=amount)
+    act(ctx, gate, pause_ms, to=to, amount=amount)
     return f"paid {to} {amount}"
 
 
@@ -86,9 +86,9 @@ def pay_approved(to: str, amount: int, ctx: ToolContext, gate: str = "", pause_m
 
 
 @watched(effect="dangerous")
-def wipe(to: str, amount: int, ctx: ToolContext, gate: str = "") -> str:
+def wipe(to: str, amount: int, ctx: ToolContext, gate: str = "", pause_ms: int = 0) -> str:
     """Remove something for good."""
-    act(ctx, gate, to=to, amount=amount)
+    act(ctx, gate, pause_ms, to=to, amount=amount)
     return f"wiped {to}"
 
 

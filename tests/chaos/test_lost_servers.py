@@ -3,43 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
-from perdure.embedded import EmbeddedServer
 from tests.chaos.conftest import FakeModel, Stage, call, staged
+from tests.chaos.server import Server
 from tests.chaos.test_lost_workers import TOLD
 from tests.processes import eventually
 
 pytestmark = pytest.mark.slow
-
-
-class Server:
-    """A server whose process can be killed; it comes back at the same address."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._server = EmbeddedServer(folder, headless=True)
-        self._server.open()
-        self.address = self._server.address
-
-    def kill(self) -> None:
-        """End it at once."""
-        os.kill(self._server.pid, signal.SIGKILL)
-        self._server.close()
-
-    def restart(self) -> None:
-        """Start it on the same file and port."""
-        self._server = EmbeddedServer(self._folder, port=int(self.address.rsplit(":", 1)[1]), headless=True)
-        self._server.open()
-
-    def close(self) -> None:
-        """Stop it."""
-        self._server.close()
 
 
 @pytest.fixture
