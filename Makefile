@@ -36,6 +36,9 @@ format: $(VENV)/.dev  ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+bench: $(VENV)/.dev  ## every figure beside a hand-written loop: JSON=file make bench writes it down
+	$(BIN)/python -m bench.table $(if $(JSON),--json $(JSON))
+
 bench-history: $(VENV)/.dev  ## fail where a turn costs more history than before
 	$(BIN)/python bench/history.py --check
 
@@ -49,7 +52,7 @@ record: $(VENV)/.dev  ## record the golden histories anew; review them with git 
 	$(BIN)/python -m tests.replay.record
 
 lock: $(VENV)/.dev  ## resolve the dependencies anew into both lock files
-	$(COMPILE) --extra embedded --build-deps-for editable -o requirements.lock pyproject.toml
+	$(COMPILE) --extra embedded --extra s3 --extra otel --build-deps-for editable -o requirements.lock pyproject.toml
 	$(COMPILE) --all-extras --all-build-deps -c requirements.lock -o requirements-dev.lock pyproject.toml
 
 install: $(VENV)/.dev  ## everything for working on Perdure, into .venv

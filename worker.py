@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from pathlib import Path
 
 from temporalio.client import Client
 from temporalio.worker import Worker
 
+from activities.bus import Bus
 from activities.checks import CheckActivities
 from activities.children import ChildActivities
 from activities.converter import data_converter
@@ -25,14 +24,17 @@ from activities.notify import NotifyActivities
 from activities.policies import Policies
 from activities.registry import Registry, load
 from activities.resolve import ResolveActivities
-from activities.shutdown import SHUTDOWN_GRACE
-from activities.stores.files import FileStore
+from activities.shutdown import SHUTDOWN_GRACE, stop_on_signals
+from activities.stores.choice import choose_store
 from activities.tool_calls import ToolActivities
 from activities.tool_threads import ToolThreads
 from activities.transcript import Contexts, Transcripts
+from activities.versions import pinned
+from activities.watching import Watching
 from perdure._launch import set_log_level
 from perdure.connection import check_namespace, connect
 from perdure.errors import PerdureError
+from perdure.sinks import OnEvent
 from perdure.worker_settings import WorkerSettings
 from workflows.interceptor import RunInterceptor
 from workflows.runner import WORKFLOWS, make_runner
@@ -42,16 +44,19 @@ STICKY = timedelta(seconds=3)
 
 
 @asynccontextmanager
-async def serving(client: Client, registry: Registry, settings: WorkerSettings) -> AsyncIterator[Worker]:
-    """A running worker for these agents; leaving the block stops it gracefully."""
+async def serving(
+    client: Client, registry: Registry, settings: WorkerSettings, bus: Bus | None = None, on_event: OnEvent = None
+) -> AsyncIterator[Worker]:
+    """A running worker for these agents; leaving the block stops it. `bus` and `on_event` are told what happens."""
     shorten_failures()
-    store = FileStore(Path(settings.data_dir) / "blobs")
+    store = choose_store(settings, os.environ)
     await store.prepare()
     transcripts, contexts, threads = Transcripts(), Contexts(), ToolThreads()
+    watched = Watching(bus or Bus(), settings, os.environ, contexts, transcripts, on_event)
     idle = Idle(settings.idle_first.total_seconds(), settings.idle_between.total_seconds())
     await threads.start(registry.lifespans)
-    async with make_client() as http:
-        models = ModelActivities(client, Exchange(http, os.environ, idle), transcripts, contexts, store)
+    async with make_client() as http, watched as watching:
+        models = ModelActivities(client, Exchange(http, os.environ, idle), transcripts, contexts, store, watching.bus)
         policies = Policies(registry, threads)
         tools = ToolActivities(client, registry, threads, transcripts, contexts, store, policies)
         checks = CheckActivities(client, registry, threads, transcripts, contexts, store, policies)
@@ -60,29 +65,24 @@ async def serving(client: Client, registry: Registry, settings: WorkerSettings) 
         secret = settings.decision_private_key
         key = secret.get_secret_value() if secret else None
         notices = NotifyActivities(client, registry, threads, contexts, http, os.environ, key)
+        steps = (models.call_model, tools.call_tool, checks.check_policy, checks.verify_answer)
         runner = make_runner()
         worker = Worker(
             client,
             task_queue=settings.task_queue,
             workflows=WORKFLOWS,
-            activities=[
-                resolves.resolve_agent,
-                models.call_model,
-                tools.call_tool,
-                checks.check_policy,
-                checks.verify_answer,
-                ChildActivities(client).await_child,
-                notices.notify,
-            ],
+            activities=[*steps, resolves.resolve_agent, ChildActivities(client).await_child, notices.notify],
             workflow_runner=runner,
-            interceptors=[RunInterceptor()],
+            interceptors=[RunInterceptor(watching.bus.announce), *watching.interceptors],
             max_cached_workflows=settings.max_cached_runs,
             max_concurrent_activities=settings.max_activities,
             sticky_queue_schedule_to_start_timeout=STICKY,
             max_heartbeat_throttle_interval=THROTTLE,
             default_heartbeat_throttle_interval=THROTTLE,
+            deployment_config=pinned(settings.worker_version),
             graceful_shutdown_timeout=timedelta(seconds=max(SHUTDOWN_GRACE, registry.longest_write()) + 5),
         )
+        runner.left = watching.bus.left
         runner.evict = worker._bridge_worker.request_workflow_eviction  # the SDK has no public name for it
         try:
             async with worker:
@@ -95,17 +95,16 @@ async def run(targets: Sequence[str], settings: WorkerSettings) -> None:
     """Serve the agents of files and modules until SIGTERM or SIGINT."""
     registry = Registry()
     load(targets, registry)
-    client = await connect(data_converter(FileStore(Path(settings.data_dir) / "blobs")))
+    client = await connect(data_converter(choose_store(settings, os.environ)))
     await check_namespace(client)
     stop = asyncio.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    stop_on_signals(stop)
     async with serving(client, registry, settings):
         names = ", ".join(registry.agents)
         print(f"worker: serving {names} on queue {settings.task_queue!r} of {client.service_client.config.target_host}")
         sys.stdout.flush()
         await stop.wait()
-        print("worker: stopping; calls that must not be cut are finished first", flush=True)
+        print("worker: stopping; calls that must not be cut are finished first, unless asked again", flush=True)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -8,6 +8,7 @@ from typing import Self
 
 from temporalio import activity
 
+from activities.bus import Voice
 from activities.tally import Tally
 
 INTERVAL = 1.0
@@ -25,6 +26,8 @@ class Beats:
         self._task: asyncio.Task[None] | None = None
         self.tally = Tally(activity.info().heartbeat_details)
         """What this call has used so far; every beat hands it on."""
+        self.voice: Voice | None = None
+        """Tells what is said to those who listen on this worker."""
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._beat_on())
@@ -35,11 +38,15 @@ class Beats:
     ) -> None:
         assert self._task is not None
         self._task.cancel()
+        if error is not None:
+            self._beat()  # the next attempt learns what this one has used to its end
 
     def text(self, delta: str) -> None:
         """Add what the model has just said; an empty text says that it has answered."""
         self.tally.hears(delta)
         if delta:
+            if self.voice is not None:
+                self.voice.say(delta, self._offset + len(self._text))
             self._text += delta
             if len(self._text) > SHOWN:
                 self._offset += len(self._text) - SHOWN // 2

@@ -8,7 +8,7 @@ from temporalio import activity
 from temporalio.client import Client
 
 from activities.beats import Beats
-from activities.blobs import resolve_parts
+from activities.blobs import resolve_arguments, resolve_parts
 from activities.policies import Policies
 from activities.registry import Registry
 from activities.rendering import render_error
@@ -49,7 +49,8 @@ class CheckActivities:
         context = await self._contexts.get(self._client)
         decisions = {}
         for call_id, tool, arguments in task.calls:
-            decision = await self._policies.judge(context, task.step, call_id, tool, arguments)
+            whole = await resolve_arguments(arguments, task.whole.get(call_id), self._store)
+            decision = await self._policies.judge(context, task.step, call_id, tool, whole)
             if decision.action != "allow":
                 decisions[call_id] = (decision.action, decision.reason[:1_000])
         return PolicyOutput(decisions=decisions)

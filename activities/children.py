@@ -1,4 +1,4 @@
-"""Waits for a child run that exists already: after a reset, its parent attaches to it instead of starting another."""
+"""Waits for a child run that exists: after a reset its parent attaches to it; a cancelled one says what it has used."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from temporalio import activity
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError, CancelledError
+from temporalio.service import RPCError
 
 from activities.beats import Beats
 from perdure.contracts import ChildRef
@@ -30,5 +31,15 @@ class ChildActivities:
                 if isinstance(cause, ApplicationError) and cause.details and isinstance(cause.details[0], dict):
                     found: dict[str, Any] = cause.details[0]
                     return found
-                outcome = "cancelled" if isinstance(cause, CancelledError) else "failed"
-                return {"outcome": outcome, "reason": str(cause)[:500]}
+                if isinstance(cause, CancelledError):
+                    return {"outcome": "cancelled", **await self._spent(child)}
+                return {"outcome": "failed", "reason": str(cause)[:500]}
+
+    async def _spent(self, child: ChildRef) -> dict[str, Any]:
+        """What a run without a result has used; nothing where it cannot be asked."""
+        try:
+            spent: dict[str, Any] = await self._client.get_workflow_handle(child.workflow_id).query("usage")
+        except RPCError as error:
+            activity.logger.warning("%s cannot be asked what it has used: %s", child.workflow_id, error.message)
+            return {}
+        return spent

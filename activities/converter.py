@@ -24,6 +24,7 @@ from temporalio.converter import (
     JSONProtoPayloadConverter,
 )
 
+from activities.short_failures import ShortFailures
 from activities.stores.base import BlobStore
 from activities.stores.driver import INLINE, OFFLOAD_BYTES, UNDECODABLE, payload_storage
 from perdure.plain import Plain
@@ -98,13 +99,13 @@ class PerdurePayloadConverter(CompositePayloadConverter):
         converter = self.converters.get(encoding)
         try:
             if encoding == UNDECODABLE:
-                raise ValueError(payload.data.decode(errors="replace")[:200])
+                raise ValueError(payload.data.decode(errors="replace")[:400])
             if converter is None:
                 raise ValueError(f"unknown payload encoding {encoding[:40]!r}")
             return converter.from_payload(payload, hint)
         except Exception as error:  # each kind of payload has its own errors, and none may stick a run
             if hint in _LOOSE:
-                return Undecodable(reason=str(error) or type(error).__name__)
+                return Undecodable(reason=str(error)[:400] or type(error).__name__)
             raise
 
 
@@ -116,6 +117,7 @@ def data_converter(store: BlobStore | None) -> DataConverter:
     """
     return DataConverter(
         payload_converter_class=PerdurePayloadConverter,
+        failure_converter_class=ShortFailures,
         external_storage=None if store is None else payload_storage(store),
     )
 
@@ -126,7 +128,7 @@ def _fit(hint: Any, data: bytes, *, json_text: bool) -> Any:
         return adapter.validate_json(data) if json_text else adapter.validate_python(data, strict=True)
     except ValidationError as error:
         problems = error.errors(include_url=False, include_context=False, include_input=False)
-        places = "; ".join(f"{'.'.join(map(str, p['loc'])) or 'value'}: {p['msg']}" for p in problems[:10])
+        places = "; ".join(f"{'.'.join(map(str, p['loc'])) or 'value'}: {p['msg']}"[:300] for p in problems[:10])
         # from None: the original would carry the value into the failure that history keeps.
         raise ValueError(f"payload does not fit {getattr(hint, '__name__', hint)}: {places}") from None
 

@@ -52,9 +52,19 @@ async def spent_after_reset(client: Client, workflow_id: str, run_id: str, count
     reset = await _reset_of(client, workflow_id, run_id)
     while reset is not None:
         base, at = reset
-        handle = client.get_workflow_handle(workflow_id, run_id=base)
+        told = await _add_spent(client, workflow_id, base, at, thrown)
+        # A reply that knew what resets before it threw away has it among what was lost.
+        reset = None if told or base == counted else await _reset_of(client, workflow_id, base)
+    return thrown
+
+
+async def _add_spent(client: Client, workflow_id: str, run_id: str | None, at: int, thrown: Thrown) -> bool:
+    """Add what a run has spent from an event on, and those that continued it; whether that has earlier resets in it."""
+    told = False
+    while run_id:
         models: set[int] = set()
-        async for event in handle.fetch_history_events():
+        following: str | None = None
+        async for event in client.get_workflow_handle(workflow_id, run_id=run_id).fetch_history_events():
             if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
                 if event.activity_task_scheduled_event_attributes.activity_type.name == CALL_MODEL.name:
                     models.add(event.event_id)
@@ -64,8 +74,11 @@ async def spent_after_reset(client: Client, workflow_id: str, run_id: str, count
                     output: ModelOutput = await _decoded(client, done.result.payloads, ModelOutput)
                     thrown.usage = thrown.usage + output.usage + output.lost
                     thrown.cost += Decimal(output.cost) + Decimal(output.lost_cost)
-        reset = None if base == counted else await _reset_of(client, workflow_id, base)
-    return thrown
+                    told = told or output.counted is not None
+            elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW:
+                following = event.workflow_execution_continued_as_new_event_attributes.new_execution_run_id
+        run_id, at = following, 0
+    return told
 
 
 async def _reset_of(client: Client, workflow_id: str, run_id: str) -> tuple[str, int] | None:
@@ -89,13 +102,17 @@ async def _find(client: Client, workflow_id: str, run_id: str, task: ToolInput) 
     scheduled: dict[int, str] = {}
     async for event in client.get_workflow_handle(workflow_id, run_id=run_id).fetch_history_events():
         await _take(client, event, calls, scheduled)
-    same = [a for a in calls.values() if a.task.tool == task.tool and a.task.arguments == task.arguments]
+    same = [a for a in calls.values() if _content(a.task) == _content(task)]
     if task.same >= len(same):
         return None
     attempt = same[task.same]
     if attempt.output is None:
         return ToolOutput(status="unknown", why="the run was reset while it ran, or before its result was recorded")
     return None if attempt.output.status == "not_started" else attempt.output
+
+
+def _content(task: ToolInput) -> object:
+    return task.tool, task.arguments, task.whole
 
 
 async def _take(client: Client, event: HistoryEvent, calls: dict[str, _Attempt], scheduled: dict[int, str]) -> None:

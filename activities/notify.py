@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from temporalio import activity
@@ -102,13 +102,29 @@ class NotifyActivities:
         agent = self._registry.agents.get(name)
         if agent is None or not callable(agent.notify):
             raise _failed(f"this worker has no notify function of agent {name!r}")
-        argument = next(iter(inspect.signature(agent.notify).parameters), "notification")
         try:
-            outcome = await self._threads.run(agent.notify, {argument: told}, SECONDS)
+            outcome = await self._threads.run(_one_argument(agent.notify), {"told": told}, SECONDS)
         except TimedOut:
             raise _failed(f"the notify function did not end within {SECONDS:g} s") from None
         if outcome.error is not None:
             raise _failed(f"the notify function failed: {render_error(outcome.error)}")
+        if inspect.iscoroutine(outcome.value):
+            outcome.value.close()
+            raise _failed("the notify function returned a coroutine; write it with `async def`", final=True)
+
+
+def _one_argument(function: Callable[[Notification], Any]) -> Callable[..., Any]:
+    """The function with its argument named, whatever its author calls it."""
+    waits = inspect.iscoroutinefunction(inspect.unwrap(function)) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004  an object with an async __call__ is async too
+    )
+    if not waits:
+        return lambda told: function(told)
+
+    async def call(told: Notification) -> Any:
+        return await function(told)
+
+    return call
 
 
 def _failed(why: str, *, final: bool = False) -> ApplicationError:

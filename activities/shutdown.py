@@ -1,9 +1,12 @@
-"""Work that is given up, to be done again elsewhere, when its worker stops."""
+"""How a worker stops: by signals, and with work that is given up, to be done again elsewhere."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -14,6 +17,26 @@ T = TypeVar("T")
 
 SHUTDOWN_GRACE = 10.0
 """Seconds that repeatable work gets to end when its worker stops."""
+
+
+def stop_on_signals(stop: asyncio.Event, at_once: Callable[[], object] = lambda: None) -> None:
+    """Stop gracefully at the first SIGTERM or Ctrl-C; at the second do what `at_once` says and end the process."""
+    loop = asyncio.get_running_loop()
+
+    def received(number: int) -> None:
+        if not stop.is_set():
+            stop.set()
+            return
+        print(
+            "ended at once; calls that were cut are done again, or their outcome is unknown",
+            file=sys.stderr,
+            flush=True,
+        )
+        at_once()
+        os._exit(128 + number)  # threads of tools may go on for ever
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, received, number)
 
 
 async def until_stopping(work: Coroutine[Any, Any, T]) -> T:

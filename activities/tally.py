@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from perdure.contracts import tally_of
 from perdure.messages import Usage
+
+CHARS = 4
+"""Characters that count as a token where nobody counts tokens."""
 
 
 class Tally:
@@ -17,9 +21,7 @@ class Tally:
 
     def __init__(self, details: Sequence[Any]) -> None:
         """`details` are the heartbeat details that this attempt has found."""
-        left = details[0].get("tally") if details and isinstance(details[0], dict) else None
-        counts = left if isinstance(left, list) and all(isinstance(n, int) for n in left) and len(left) == 2 else (0, 0)
-        self.before = Usage(input_tokens=counts[0], output_tokens=counts[1])
+        self.before = tally_of(details)
         """Of earlier attempts."""
         self._asked = 0
         self._sent = 0
@@ -30,14 +32,18 @@ class Tally:
         self._asked = tokens
 
     def hears(self, text: str) -> None:
-        """The provider has answered something."""
+        """The provider has answered something; what is no text (a piece of a call, of reasoning) counts as a token."""
         self._sent = self._asked
-        self._said += len(text)
+        self._said += len(text) or CHARS
+
+    def gives_up(self) -> None:
+        """Nobody will learn whether the provider has begun to answer, so it counts as if it had."""
+        self._sent = self._asked
 
     @property
     def used(self) -> Usage:
         """Of all attempts, this one included as if it came to nothing."""
-        return self.before + Usage(input_tokens=self._sent, output_tokens=self._said // 4)
+        return self.before + Usage(input_tokens=self._sent, output_tokens=self._said // CHARS)
 
     @property
     def details(self) -> list[int]:

@@ -13,13 +13,13 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
-from activities.blobs import shrink_parts
+from activities.blobs import BRIEF, patiently, resolve_arguments, shrink_parts
 from activities.earlier import recorded
 from activities.policies import Policies
 from activities.registry import Registry
 from activities.rendering import jsonable, render_error, render_value, trim
 from activities.shutdown import until_stopping
-from activities.stores.base import BlobStore
+from activities.stores.base import BlobStore, StoreDown
 from activities.tool_threads import Outcome, TimedOut, ToolThreads
 from activities.transcript import Contexts, Transcripts, chain_of
 from perdure.arguments import ArgumentError
@@ -77,6 +77,7 @@ class ToolActivities:
         """Everything that can fail before the deed; what fails here has provably not begun."""
         try:
             context = await self._contexts.get(self._client)
+            given = await patiently(lambda: resolve_arguments(task.arguments, task.whole, self._store), BRIEF)
             spec = context.spec.tool(task.tool)
             tool = self._registry.tools.get(task.tool)
             if spec is None or tool is None:
@@ -84,14 +85,14 @@ class ToolActivities:
             if task.definition is not None and task.definition != self._definition(context, tool):
                 return await self._refuse(task, f"{task.tool} has changed since it was approved; call it again")
             if task.approved_at_step is not None and context.spec.policy:
-                now = await self._policies.judge(context, task.approved_at_step, task.call, task.tool, task.arguments)
+                now = await self._policies.judge(context, task.approved_at_step, task.call, task.tool, given)
                 if now.action == "deny":
                     return await self._refuse(task, f"approved, but denied by policy meanwhile: {now.reason}")
             if task.earlier is not None and (found := await self._earlier(task)) is not None:
                 return found
             if spec.effect not in REPEATABLE and activity.is_worker_shutdown():
                 return ToolOutput(status="not_started", why="the worker was stopping")
-            arguments = tool.schema.bind(task.arguments) if tool.schema else {}
+            arguments = tool.schema.bind(given) if tool.schema else {}
         except ArgumentError as error:
             return await self._refuse(task, f"arguments of {task.tool}: {error}")
         except Exception as error:
@@ -125,7 +126,7 @@ class ToolActivities:
             run_id=info.workflow_id or "",
             call_id=task.call,
             tool=task.tool,
-            idempotency_key=f"{context.key_prefix}{chain_of(task.run)}/{task.call}/{digest(task.arguments)[7:23]}",
+            idempotency_key=f"{context.key_prefix}{chain_of(task.run)}/{task.call}/{_digest(task)[7:23]}",
             attempt=info.attempt,
             agent=context.spec.name,
             tenant=context.tenant,
@@ -178,7 +179,7 @@ class ToolActivities:
         parts: tuple[UserPart, ...] = text(f"{task.note or ''}{body}")
         try:
             parts = await shrink_parts(parts, self._store)
-        except OSError as problem:  # a full disk must not hide that the deed was done
+        except StoreDown as problem:  # a full disk must not hide that the deed was done
             activity.logger.error("the result of %s is cut, for it cannot be kept: %s", task.tool, problem)
             cut = f"{trim(body, OFFLOAD_CHARS // 2)}\n[the rest was lost: it could not be stored]"
             parts = text(f"{task.note or ''}{cut}")
@@ -203,6 +204,11 @@ class ToolActivities:
         own = agent.tool_defaults if agent else None
         defaults = own.over(self._registry.defaults) if own else self._registry.defaults
         return digest(tool.with_defaults(defaults).definition)
+
+
+def _digest(task: ToolInput) -> str:
+    """Of the arguments, all of them."""
+    return digest(task.arguments) if task.whole is None else task.whole.digest
 
 
 async def _beat_on(details: list[Any]) -> None:

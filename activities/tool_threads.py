@@ -11,14 +11,17 @@ import ctypes
 import inspect
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 from activities.registry import Lifespan
 from perdure.errors import ConfigError, PerdureError
 
+MOST_FREE = 16
+"""Threads that are kept for later calls."""
 CANCEL_GRACE = 3.0
 """Seconds that a cancelled function has to clean up before it is left alone."""
 
@@ -47,6 +50,7 @@ class ToolThreads:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="perdure-tools", daemon=True)
         self._stack = AsyncExitStack()
+        self._free: list[_Hand] = []
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -69,6 +73,8 @@ class ToolThreads:
 
     async def stop(self) -> None:
         """Leave the lifespans and stop the loop; functions that still run are left alone."""
+        while self._free:
+            self._free.pop().dismiss()
         if self._thread.is_alive():
             await self._on_loop(self._stack.aclose, CANCEL_GRACE * 3)
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -87,7 +93,44 @@ class ToolThreads:
             getattr(function, "__call__", None)  # noqa: B004  an object with an async __call__ is async too
         ):
             return await self._on_loop(lambda: function(**arguments), seconds)
-        return await _in_thread(lambda: function(**arguments), seconds)
+        return await self._in_thread(lambda: function(**arguments), seconds)
+
+    async def _in_thread(self, call: Callable[[], Any], seconds: float | None) -> Outcome:
+        """Run in a thread that nothing else uses: it may block for ever, and others must not wait behind it."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[Outcome] = loop.create_future()
+        context = contextvars.copy_context()
+        hand = self._free.pop() if self._free else _Hand()
+
+        def settle(outcome: Outcome) -> None:
+            if waiter.done():  # it was interrupted
+                return
+            waiter.set_result(outcome)
+            if len(self._free) < MOST_FREE:
+                self._free.append(hand)
+            else:
+                hand.dismiss()
+
+        def work() -> None:
+            try:
+                outcome = Outcome(value=context.run(call))
+            except BaseException as error:  # whatever it raises is its outcome
+                outcome = Outcome(error=error)
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(settle, outcome)
+
+        hand.do(work)
+        try:
+            done, _ = await _wait(waiter, seconds)
+        except asyncio.CancelledError:
+            if waiter.cancelled():  # else it has just ended, and the thread may be another call's already
+                hand.interrupt()
+            raise
+        if done:
+            return waiter.result()
+        waiter.cancel()
+        hand.interrupt()
+        raise TimedOut("it did not end in time")
 
     async def _on_loop(self, call: Callable[[], Any], seconds: float | None) -> Outcome:
         async def contained() -> Outcome:
@@ -111,35 +154,34 @@ class ToolThreads:
         raise TimedOut("it did not end in time")
 
 
-async def _in_thread(call: Callable[[], Any], seconds: float | None) -> Outcome:
-    """Run in a thread of its own: it may block for ever, and others must not wait behind it."""
-    loop = asyncio.get_running_loop()
-    waiter: asyncio.Future[Outcome] = loop.create_future()
-    context = contextvars.copy_context()
+class _Hand:
+    """A thread that does one job at a time; new ones for every call would cost more than most calls."""
 
-    def settle(outcome: Outcome) -> None:
-        if not waiter.done():
-            waiter.set_result(outcome)
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name="perdure-tool", daemon=True)
+        self._thread.start()
 
-    def work() -> None:
-        try:
-            outcome = Outcome(value=context.run(call))
-        except BaseException as error:  # whatever it raises is its outcome
-            outcome = Outcome(error=error)
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, outcome)
+    def _serve(self) -> None:
+        with suppress(ToolCancelled):  # it may come when the function has just ended
+            while (job := self._jobs.get()) is not None:
+                job()
+                del job  # it would keep arguments and result until the next one
 
-    thread = threading.Thread(target=work, name="perdure-tool", daemon=True)
-    thread.start()
-    try:
-        done, _ = await _wait(waiter, seconds)
-    except asyncio.CancelledError:
-        _interrupt(thread)
-        raise
-    if done:
-        return waiter.result()
-    _interrupt(thread)
-    raise TimedOut("it did not end in time")
+    def do(self, job: Callable[[], None]) -> None:
+        """Start a job; the one before must have ended."""
+        self._jobs.put(job)
+
+    def dismiss(self) -> None:
+        """End after the present job."""
+        self._jobs.put(None)
+
+    def interrupt(self) -> None:
+        """Raise ToolCancelled in the job when it next runs Python code; no other job may follow."""
+        self.dismiss()
+        if self._thread.ident is not None and self._thread.is_alive():
+            ident = ctypes.c_ulong(self._thread.ident)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(ToolCancelled))
 
 
 async def _wait(waiter: asyncio.Future[Outcome], seconds: float | None) -> tuple[set[Any], set[Any]]:
@@ -148,9 +190,3 @@ async def _wait(waiter: asyncio.Future[Outcome], seconds: float | None) -> tuple
     except asyncio.CancelledError:
         waiter.cancel()
         raise
-
-
-def _interrupt(thread: threading.Thread) -> None:
-    """Raise ToolCancelled in a thread; it takes effect when the function next runs Python code."""
-    if thread.ident is not None and thread.is_alive():
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(ToolCancelled))

@@ -56,6 +56,11 @@ class Transcripts:
         self._put((run, ""), known)
         return known
 
+    def known(self, run: str) -> list[Message]:
+        """The conversation of a run as its last call here had it, as far as it is remembered."""
+        entry = self._entries.get((run, ""))
+        return list(entry.messages) if entry else []
+
     def _known(self, ref: ConversationRef, run: str) -> list[Message]:
         before = ref.count - len(ref.tail)
         known: list[Message] = []
@@ -91,17 +96,26 @@ class Transcripts:
         return messages
 
     def _put(self, key: tuple[str, str], messages: list[Message]) -> None:
-        self._drop(key)
-        entry = _Entry(messages, sum(OVERHEAD + len(text_of(message)) for message in messages))
+        before = self._drop(key)
+        # A conversation only grows, so what was measured is not measured again.
+        known = before if before is not None and _begins_with(messages, before.messages) else _Entry([], 0)
+        fresh = messages[len(known.messages) :]
+        entry = _Entry(messages, known.size + sum(OVERHEAD + len(text_of(message)) for message in fresh))
         self._entries[key] = entry
         self._size += entry.size
         while self._size > self._most and len(self._entries) > 1:
             _, oldest = self._entries.popitem(last=False)
             self._size -= oldest.size
 
-    def _drop(self, key: tuple[str, str]) -> None:
+    def _drop(self, key: tuple[str, str]) -> _Entry | None:
         if (entry := self._entries.pop(key, None)) is not None:
             self._size -= entry.size
+        return entry
+
+
+def _begins_with(messages: Sequence[Message], first: Sequence[Message]) -> bool:
+    """Whether these are the same messages and perhaps more; the last of them stands for all."""
+    return 0 < len(first) <= len(messages) and messages[len(first) - 1] is first[-1]
 
 
 class Contexts:
@@ -116,6 +130,10 @@ class Contexts:
         self._known[_given(activity.info().workflow_run_id)] = context
         while len(self._known) > self._most:
             self._known.popitem(last=False)
+
+    def known(self) -> RunContext | None:
+        """The context of the run whose activity this is, where it is remembered."""
+        return self._known.get(activity.info().workflow_run_id or "")
 
     async def get(self, client: Client) -> RunContext:
         """The context of the run whose activity this is."""

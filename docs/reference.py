@@ -39,6 +39,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "status.PendingCall",
         "status.OpenQuestion",
         "status.RunEvent",
+        "StreamEvent",
         "status.EventPage",
     ),
     "Testing": (

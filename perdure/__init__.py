@@ -25,7 +25,7 @@ from perdure.model import Model, Price
 from perdure.notification import Notification
 from perdure.outcomes import Outcome, RunResult
 from perdure.policy import allow, ask, deny
-from perdure.status import RunStatus
+from perdure.status import RunStatus, StreamEvent
 from perdure.strategies import ToolLoop
 from perdure.tools import Tool, ToolContext, ToolDefaults, ask_human, human, tool
 
@@ -58,6 +58,7 @@ __all__ = [
     "RunFailed",
     "RunResult",
     "RunStatus",
+    "StreamEvent",
     "Tool",
     "ToolContext",
     "ToolDefaults",

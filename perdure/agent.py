@@ -232,15 +232,11 @@ class Agent:
         try:
             ready = item.as_tool() if isinstance(item, Agent) else item
             made: Tool = ready if isinstance(ready, Tool) and not options else tool(**options)(ready)
-            made.with_defaults(self.tool_defaults)
+            _check_groups([made.with_defaults(self.tool_defaults)], self.groups)
         except ConfigError as error:
             raise ConfigError(f"agent {self.name!r}: {error}") from None
         if any(made.spec.name == other.spec.name for other in self.tools):
             raise ConfigError(f"agent {self.name!r}: tools: two are named {made.spec.name!r}; give one another name=")
-        rule = made.spec.approval
-        unknown = sorted(rule.groups - set(self.groups)) if rule is not None else []
-        if unknown:
-            raise ConfigError(f"agent {self.name!r}: groups: {made.spec.name} names {unknown[0]!r}, which is not there")
         self.tools.append(made)
         return made
 
@@ -301,6 +297,14 @@ def _takes(function: Any, count: int) -> bool:
     return True
 
 
+def _check_groups(tools: Iterable[ToolSpec], groups: Collection[str]) -> None:
+    """Raise ConfigError where an approval names a group that is not there: nobody could decide it."""
+    for spec in tools:
+        unknown = sorted(spec.approval.groups - set(groups)) if spec.approval else []
+        if unknown:
+            raise ConfigError(f"groups: {spec.name} names {unknown[0]!r}, which is not there")
+
+
 def _misfit(tool_choice: Any, tools: Collection[str]) -> str | None:
     """What is wrong with a `tool_choice` among these tools."""
     known = ["auto", "required", "none", *sorted(tools)]
@@ -336,6 +340,7 @@ def spec_from_data(data: AgentData, tools: Callable[[str], ToolSpec | None]) -> 
     if problem := _misfit(data.tool_choice, data.tools):
         raise ConfigError(f"agent.{problem}")
     try:
+        _check_groups(found, data.groups)
         return AgentSpec(
             name=data.name,
             models=tuple(parse_model(item) for item in models),

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -18,6 +19,7 @@ from pydantic import (
 )
 
 from perdure.durations import Duration, parse_duration
+from perdure.messages import Whole
 from perdure.settings import Settings, must, problems_of
 
 OnTimeout = Literal["deny", "approve", "fail"]
@@ -81,15 +83,15 @@ class Decision(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    call_id: str | None = None
+    call_id: str | None = Field(None, max_length=1_000)
     approve: bool
-    by: str | None = None
-    reason: str | None = None
-    digest: str | None = None
+    by: Annotated[str | None, AfterValidator(lambda name: (name or "").strip() or None)] = Field(None, max_length=500)
+    reason: str | None = Field(None, max_length=10_000)
+    digest: str | None = Field(None, max_length=200)
     arguments: dict[str, Any] | None = None
     remember: bool | Remember | None = None
     """`call` (or true): the same call is decided the same way from now on; `tool`: every call of the tool."""
-    token: str | None = None
+    token: str | None = Field(None, max_length=20_000)
     """Signed proof of who decides."""
 
     @property
@@ -119,6 +121,8 @@ class Pending(BaseModel):
     """Who may decide now; empty means anybody."""
     run: str | None = None
     """Workflow id of the child run that waits; None where it is this run."""
+    whole: Whole | None = None
+    """Digest and size of the arguments, where `arguments` is an excerpt."""
 
 
 class Request(BaseModel):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from perdure.approval import (
@@ -95,7 +95,8 @@ class Approvals:
         if now < request.wake:
             return None
         if now < request.pending.deadline:
-            request.reminders += 1
+            # One for all that fell into an outage of the workers.
+            request.reminders = (now - request.stage_began) // (request.rule.remind_every or timedelta.max)
             return "reminder"
         following = request.pending.stage + 1
         if following <= len(request.rule.escalate):
@@ -201,7 +202,9 @@ class Approvals:
             raise Refused(f"remember: {how!r} is not for effect {request.effect!r}; decide each of its calls")
 
     def _remember(self, request: Request, agreeing: list[dict[str, Any]], approve: bool) -> None:
-        """Remember as far as all who agreed have said."""
+        """Remember as far as all who agreed have said; what a child run waits for is remembered there."""
+        if request.pending.run is not None:
+            return
         said = {decision.get("remember") for decision in agreeing}
         if None not in said and request.pending.run is None:  # what is decided for a child is remembered there
             key = request.definition if said == {"tool"} else request.pending.digest
@@ -237,9 +240,9 @@ def _enter(request: Request, number: int, now: datetime) -> None:
 
 def _is_among(request: Request, who: str | None, identity: Identity | None) -> bool:
     """Whether somebody is named as an approver, or is in a group that is, as the agent or their token says."""
-    approvers = request.pending.approvers
-    groups = {name.removeprefix(GROUP) for name in approvers if name.startswith(GROUP)}
+    groups = {name.removeprefix(GROUP) for name in request.pending.approvers if name.startswith(GROUP)}
+    people = {name for name in request.pending.approvers if not name.startswith(GROUP)}
     proven = identity is not None and bool(groups & identity.groups)
     return who is not None and (
-        who in approvers or proven or any(who in request.members.get(group, ()) for group in groups)
+        who in people or proven or any(who in request.members.get(group, ()) for group in groups)
     )

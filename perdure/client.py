@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ValidationError
@@ -19,11 +21,15 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from perdure.agent import Agent
 from perdure.connection import connect, rpc_errors
 from perdure.contracts import AGENT_WORKFLOW, TASK_QUEUE, RunInput
+from perdure.diagnosis import PROBLEMS
 from perdure.errors import AlreadyStarted, InvalidInput, NoAnswer, NoSuchRun
 from perdure.handle import ANSWER_WAIT, Handle
 from perdure.outcomes import RunResult
+from perdure.redact import secrets_of
 from perdure.settings import problems_of
-from perdure.status import PendingCall, RunSummary
+from perdure.shared_store import converter_for
+from perdure.sinks import EventSinks, OnEvent
+from perdure.status import PendingCall, RunSummary, StreamEvent
 
 AgentLike = str | Agent | Mapping[str, Any]
 
@@ -45,6 +51,7 @@ _FIELDS = {
     "PerdureSteps": "steps",
     "PerdureTokens": "tokens",
     "PerdureCostUsd": "cost_usd",
+    PROBLEMS: "problems",
 }
 """Search attributes, and the field of a summary that shows each."""
 
@@ -63,12 +70,18 @@ class Client:
     """Runs of a namespace. Every method raises Unreachable where the server does not answer."""
 
     def __init__(
-        self, client: temporal.Client, *, task_queue: str = TASK_QUEUE, answer_wait: float = ANSWER_WAIT
+        self,
+        client: temporal.Client,
+        *,
+        task_queue: str = TASK_QUEUE,
+        answer_wait: float = ANSWER_WAIT,
+        sinks: EventSinks | None = None,
     ) -> None:
         self.temporal = client
         """Temporal's own client."""
         self.task_queue = task_queue
         self._answer_wait = answer_wait
+        self._sinks = sinks
 
     @classmethod
     async def connect(
@@ -78,13 +91,20 @@ class Client:
         namespace: str | None = None,
         task_queue: str = TASK_QUEUE,
         answer_wait: float = ANSWER_WAIT,
+        events_file: Path | str | None = None,
+        on_event: OnEvent = None,
     ) -> Self:
         """A client; what is not given comes from Temporal's environment variables and profile.
 
-        `answer_wait` is how many seconds a worker may take to answer. Raises Unreachable, or ConfigError for a broken
-        profile.
+        With `PERDURE_BLOB_STORE` large values go to the store of the workers, so that inputs may be larger than 2 MB.
+        `answer_wait` is how many seconds a worker may take to answer. Every event that streams of this client see is
+        appended to `events_file`, a line of JSON each, and given to `on_event`, which may be async; both get it
+        redacted. Raises Unreachable, or ConfigError for a broken profile.
         """
-        return cls(await connect(address=address, namespace=namespace), task_queue=task_queue, answer_wait=answer_wait)
+        client = await connect(converter_for(os.environ), address=address, namespace=namespace)
+        secrets, loop = secrets_of(os.environ), asyncio.get_running_loop()
+        sinks = EventSinks(events_file=events_file, on_event=on_event, secrets=secrets, loop=loop)
+        return cls(client, task_queue=task_queue, answer_wait=answer_wait, sinks=sinks)
 
     async def start(
         self,
@@ -122,7 +142,7 @@ class Client:
         }
         given, checked = _checked({name: value for name, value in fields.items() if value is not None})
         if self.temporal.data_converter.external_storage is None and len(json.dumps(given)) > MAX_INPUT_BYTES:
-            raise InvalidInput("input: is larger than 2 MB; put it where a tool can read it")
+            raise InvalidInput("input: is larger than 2 MB; set PERDURE_BLOB_STORE, or put it where a tool can read it")
         name = checked.agent if isinstance(checked.agent, str) else str(checked.agent.get("name", "agent"))
         workflow_id = id or f"{_slug(name)}-{secrets.token_hex(4)}"
         try:
@@ -154,15 +174,23 @@ class Client:
         handle = await self.start(agent, prompt, **fields)
         return await handle.result()
 
+    async def stream(
+        self, agent: AgentLike, prompt: str | None = None, **fields: Any
+    ) -> AsyncGenerator[StreamEvent, None]:
+        """Start a run and tell what happens in it; fields and errors of `start` and `Handle.stream`."""
+        handle = await self.start(agent, prompt, **fields)
+        async for event in handle.stream():
+            yield event
+
     def handle(self, id: str, run_id: str | None = None) -> Handle:
         """The run of a workflow id; nothing is asked yet."""
-        return Handle(self.temporal, id, run_id, answer_wait=self._answer_wait)
+        return Handle(self.temporal, id, run_id, answer_wait=self._answer_wait, sinks=self._sinks)
 
     async def list(self, query: str | None = None, limit: int = 50) -> list[RunSummary]:
         """The newest runs, at most `limit`; `query` is a visibility query, a bad one raises InvalidInput."""
         with rpc_errors(self.temporal):
             return [
-                await _summarise(found)
+                await summarise(found)
                 async for found in self.temporal.list_workflows(f"{RUNS} AND ({query})" if query else RUNS, limit=limit)
             ]
 
@@ -192,7 +220,8 @@ class Client:
                     on_silent(id, error)
                     return []
 
-        found = [call for calls in await asyncio.gather(*map(ask, ids)) for call in calls]
+        # What waits in a child run is shown by its parent too, there with a path.
+        found = [call for calls in await asyncio.gather(*map(ask, ids)) for call in calls if "/" not in call.call_id]
         return sorted(found, key=lambda call: str(call.requested_at))
 
     async def _ids(self, query: str) -> Ids:
@@ -226,7 +255,8 @@ def _summary(name: str, given: RunInput) -> str:
     return " ".join(f"{name}: {text}".split())[:SUMMARY_CHARS]
 
 
-async def _summarise(found: temporal.WorkflowExecution) -> RunSummary:
+async def summarise(found: temporal.WorkflowExecution) -> RunSummary:
+    """One run of a list."""
     status = found.status or temporal.WorkflowExecutionStatus.RUNNING
     indexed: dict[str, Any] = {
         field: pair.value for pair in found.typed_search_attributes if (field := _FIELDS.get(pair.key.name))

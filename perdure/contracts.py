@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -26,7 +27,7 @@ from pydantic import (
 from perdure.agent import AgentSpec, OutputSchema
 from perdure.approval import Pending
 from perdure.limits import Limits, LimitsOverride
-from perdure.messages import AssistantMessage, ImagePart, Message, TextPart, ToolMessage, Usage
+from perdure.messages import AssistantMessage, ImagePart, Message, TextPart, ToolMessage, Usage, Whole
 from perdure.notification import NoticeKind
 from perdure.questions import Question
 from perdure.settings import must
@@ -42,6 +43,8 @@ STRUCTURED_LIMIT = 300_000
 """Bytes of a result's structured answer; with the output it must stay below the 2 MiB of a payload."""
 OFFLOAD_CHARS = 64 * 1024
 """Texts from this length on are kept in the blob store and stand in messages as a reference."""
+MOST_CALLS = 128
+"""Calls of one reply; more are answered with an error."""
 SUMMARY_LIMIT = 120
 """Characters of a summary on an activity or timer."""
 
@@ -272,6 +275,17 @@ class ModelOutput(Record):
     """This run's id, where `lost` has what resets of it threw away."""
 
 
+NOTHING = AssistantMessage(role="assistant", parts=())
+"""In place of a reply that there is not."""
+
+
+def tally_of(details: Sequence[Any]) -> Usage:
+    """About what a model call has used, as the details of its last heartbeat say."""
+    left = details[0].get("tally") if details and isinstance(details[0], dict) else None
+    counts = left if isinstance(left, list) and all(isinstance(n, int) for n in left) and len(left) == 2 else (0, 0)
+    return Usage(input_tokens=counts[0], output_tokens=counts[1])
+
+
 class ToolInput(Record):
     """One tool call."""
 
@@ -289,6 +303,8 @@ class ToolInput(Record):
     """Put before the result: what an approver changed."""
     approved_at_step: int | None = None
     """Set for approved calls: today's policy may still forbid one."""
+    whole: Whole | None = None
+    """Set where `arguments` is an excerpt."""
 
 
 class ToolOutput(Record):
@@ -326,6 +342,8 @@ class PolicyInput(Record):
     """Id, tool and arguments."""
     step: int
     run: str | None = None
+    whole: dict[str, Whole] = Field(default_factory=dict)
+    """Calls of whose arguments there is an excerpt, by id."""
 
 
 class PolicyOutput(Record):

@@ -7,6 +7,7 @@ tools, cannot make one; and it reads no clock, so that it can be replayed.
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -49,7 +50,9 @@ def check_public_key(text: str) -> str:
     try:
         Ed25519PublicKey.from_public_bytes(_bytes(text))
     except ValueError:
-        raise ConfigError("a decision key is 43 characters of base64url, as `perdure decision-key` prints it") from None
+        raise ConfigError(
+            "PERDURE_DECISION_KEYS: a decision key is 43 characters of base64url, as `perdure decision-key` prints it"
+        ) from None
     return text
 
 
@@ -72,7 +75,7 @@ def sign_decision(
     if groups:
         claims["groups"] = sorted(groups)
     if expires is not None:
-        claims["exp"] = int(expires.timestamp())
+        claims["exp"] = math.ceil(expires.timestamp())
     return jwt.encode(claims, _private(private_key), algorithm=ALGORITHM)
 
 
@@ -85,6 +88,9 @@ def read_token(token: str, keys: Iterable[str], *, run: str, call_id: str, diges
     expires, by, groups = claims.get("exp"), claims.get("sub"), claims.get("groups", [])
     if expires is not None and not (isinstance(expires, int | float) and now.timestamp() < expires):
         raise BadToken("it has expired")
+    begins = claims.get("nbf", 0)
+    if not (isinstance(begins, int | float) and begins <= now.timestamp()):
+        raise BadToken("it is not valid yet")
     if not isinstance(by, str) or not by:
         raise BadToken("it names nobody: its claim 'sub' is missing")
     if not isinstance(groups, list) or not all(isinstance(g, str) for g in groups):
@@ -103,6 +109,8 @@ def _claims(token: str, keys: Iterable[str]) -> dict[str, Any]:
             continue
         except jwt.InvalidTokenError as error:
             raise BadToken(f"it cannot be read: {error}") from None
+        except (ValueError, RecursionError) as error:  # text that is no UTF-8, a header nested a thousand deep
+            raise BadToken(f"it cannot be read: {type(error).__name__}") from None
     raise BadToken("no key that the run knows has signed it")
 
 
@@ -110,7 +118,10 @@ def _private(text: str) -> Ed25519PrivateKey:
     try:
         return Ed25519PrivateKey.from_private_bytes(_bytes(text))
     except ValueError:
-        raise ConfigError("a private decision key is 43 characters of base64url") from None
+        raise ConfigError(
+            "PERDURE_DECISION_PRIVATE_KEY: a private decision key is 43 characters of base64url, "
+            "as `perdure decision-key` prints it"
+        ) from None
 
 
 def _bytes(text: str) -> bytes:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.enums.v1 import EventType, PendingActivityState, PendingWorkflowTaskState, TaskQueueType
+from temporalio.api.enums.v1 import (
+    EventType,
+    PendingActivityState,
+    PendingWorkflowTaskState,
+    TaskQueueType,
+    WorkflowTaskFailedCause,
+)
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, GetWorkflowExecutionHistoryReverseRequest
@@ -13,6 +19,11 @@ from temporalio.client import Client, WorkflowExecutionDescription
 
 POLL_LIFE = timedelta(seconds=75)
 """A poll waits for a minute at most; whoever polled longer ago is gone."""
+NOT_REGISTERED = "is not registered on this worker"
+"""What the SDK answers for an activity that the worker was not given."""
+PROBLEMS = "TemporalReportedProblems"
+"""The search attribute that the server gives a run whose workflow task fails again and again."""
+STUCK = f"{PROBLEMS} IS NOT NULL AND ExecutionStatus='Running'"
 
 
 async def missing_worker(client: Client, queue: str, *, activities: bool = False) -> str | None:
@@ -24,6 +35,12 @@ async def missing_worker(client: Client, queue: str, *, activities: bool = False
 async def pollers(client: Client, queue: str) -> list[str]:
     """Identities of the workers that poll the queue, as far as the server knows; a worker calls itself `pid@host`."""
     return [identity for identity, since in await _polls(client, queue, False) if since < POLL_LIFE]
+
+
+async def clock_behind(client: Client, queue: str) -> timedelta:
+    """How far this machine's clock is behind the server's at least: a poll cannot have been made in the future."""
+    since = await _since_poll(client, queue, False)
+    return max(timedelta(0), -since) if since is not None else timedelta(0)
 
 
 async def why_silent(client: Client, queue: str) -> str:
@@ -74,14 +91,33 @@ async def why_stuck(client: Client, described: WorkflowExecutionDescription) -> 
 
 
 def retrying(described: WorkflowExecutionDescription) -> list[str]:
-    """The activities of a run beyond their first attempt, each with its last failure."""
+    """The activities of a run beyond their first attempt, each with its last failure and when it is tried next."""
+    now = datetime.now(UTC)
     return [
         f"{_name(activity)}: attempt {activity.attempt}"
         f"{f' of {activity.maximum_attempts}' if activity.maximum_attempts else ''}"
+        f"{_next_try(activity, now)}"
         f"{f', after: {message[:300]}' if (message := activity.last_failure.message) else ''}"
+        f"{_unknown_type(activity, described.task_queue)}"
         for activity in described.raw_description.pending_activities
         if activity.attempt > 1
     ]
+
+
+def _next_try(activity: PendingActivityInfo, now: datetime) -> str:
+    if activity.state != PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED:
+        return ", running"
+    if not activity.HasField("next_attempt_schedule_time"):
+        return ""
+    seconds = (activity.next_attempt_schedule_time.ToDatetime(UTC) - now).total_seconds()
+    return f", next in {seconds:.0f} s" if seconds > 0 else ", next at once"
+
+
+def _unknown_type(activity: PendingActivityInfo, queue: str) -> str:
+    if NOT_REGISTERED not in activity.last_failure.message:
+        return ""
+    name = activity.activity_options.task_queue.name or queue
+    return f"; a worker of queue {name!r} does not know it: all workers of a queue must run the same release"
 
 
 def _name(activity: PendingActivityInfo) -> str:
@@ -98,5 +134,9 @@ async def _last_task_failure(client: Client, described: WorkflowExecutionDescrip
     page = await client.workflow_service.get_workflow_execution_history_reverse(asked)
     for event in page.history.events:
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
-            return f": {event.workflow_task_failed_event_attributes.failure.message[:500]}"
+            failed = event.workflow_task_failed_event_attributes
+            cause = WorkflowTaskFailedCause.Name(failed.cause).removeprefix("WORKFLOW_TASK_FAILED_CAUSE_").lower()
+            return f": {failed.failure.message[:500]} ({cause.replace('_', ' ')})"
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT:
+            return ": its worker did not end it in time"
     return ""

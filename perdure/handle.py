@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Literal
@@ -25,7 +25,9 @@ from perdure.diagnosis import retrying, why_silent, why_stuck
 from perdure.errors import MessageRefused, NoAnswer, PerdureError, RunCancelled, RunFailed
 from perdure.messages import MESSAGES, Message
 from perdure.outcomes import Outcome, RunResult
-from perdure.status import EventPage, OpenQuestion, PendingCall, RunStatus, RunUsage
+from perdure.sinks import EventSinks
+from perdure.status import EventPage, OpenQuestion, PendingCall, RunStatus, RunUsage, StreamEvent
+from perdure.streaming import PATIENCE, watch
 
 ANSWER_WAIT = 10.0
 """Seconds that a worker may take to answer a query or a message."""
@@ -37,13 +39,22 @@ class Handle:
     Every method raises NoSuchRun, NoAnswer where no worker answers for the run, Unreachable without a server.
     """
 
-    def __init__(self, client: Client, id: str, run_id: str | None = None, *, answer_wait: float = ANSWER_WAIT) -> None:
+    def __init__(
+        self,
+        client: Client,
+        id: str,
+        run_id: str | None = None,
+        *,
+        answer_wait: float = ANSWER_WAIT,
+        sinks: EventSinks | None = None,
+    ) -> None:
         self.id = id
         self.run_id = run_id
         self.temporal = client.get_workflow_handle(id, run_id=run_id)
         """The handle of Temporal's own client."""
         self._client = client
         self._answer_wait = timedelta(seconds=answer_wait)
+        self._sinks = sinks
 
     def __repr__(self) -> str:
         return f"Handle({self.id!r})"
@@ -142,6 +153,15 @@ class Handle:
         """The event log above number `after`."""
         return EventPage.model_validate(await self._query("events", {"after": after}))
 
+    def stream(self, after: int = 0, *, patience: float = PATIENCE) -> AsyncGenerator[StreamEvent, None]:
+        """What happens in the run, from event number `after` on until its end, with the text that is being written.
+
+        Joined `text` of a reply, without what a `reset` makes void, is the recorded text, whenever the viewer joins.
+        NoAnswer and Unreachable are raised only after a worker or server was away for `patience` seconds.
+        """
+        events = watch(self._client, self, after, server=patience, worker=patience)
+        return self._sinks.tap(self.id, events) if self._sinks else events
+
     async def conversation(self, after: int = 0) -> list[Message]:
         """The conversation so far, without its first `after` messages."""
         messages: list[Message] = []
@@ -203,9 +223,9 @@ class Handle:
         `remember` decides the same call (True, "call") or every call of the tool ("tool") the same way from now on;
         `token` proves who decides. With `wait=False` it is sent and forgotten, as every message.
         """
-        given = {"by": by, "reason": reason, "digest": digest, "arguments": arguments}
-        given |= {"remember": remember, "token": token}
-        return await self._send("decide", {"call_id": call_id, "approve": approve, **given}, wait)
+        given = {"by": by, "reason": reason, "digest": digest, "arguments": arguments, "token": token}
+        verdict = {"call_id": call_id, "approve": approve, "remember": remember}
+        return await self._send("decide", {**verdict, **given}, wait)
 
     async def approve(self, call_id: str | None = None, **fields: Any) -> dict[str, Any]:
         """`decide` with yes; the same fields."""

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationInfo, field_validator
 
 from perdure.durations import Duration, parse_duration
 from perdure.messages import Usage
 from perdure.settings import Settings
 
-Money = Annotated[Decimal, Field(gt=0, allow_inf_nan=False)]
+MOST_TOKENS, MOST_MONEY = 10**12, Decimal(10**9)
+"""What limits may be at most: numbers that every reader of JSON can hold."""
+
+Money = Annotated[Decimal, Field(gt=0, le=MOST_MONEY, allow_inf_nan=False)]
 
 
 class Limits(Settings):
@@ -21,7 +24,7 @@ class Limits(Settings):
     steps: StrictInt = Field(50, ge=1, le=10_000)
     """Model calls."""
     tool_calls: StrictInt = Field(200, ge=1, le=100_000)
-    tokens: StrictInt = Field(1_000_000, ge=1)
+    tokens: StrictInt = Field(1_000_000, ge=1, le=MOST_TOKENS)
     """Input and output of all model calls."""
     cost_usd: Money | None = None
     deadline: Duration = Field(default_factory=lambda: parse_duration("1h"))
@@ -35,10 +38,15 @@ class Limits(Settings):
         own = {name: value for name, value in self if value is not None}
         return Limits(**{name: min(asked.get(name, value), value) for name, value in (asked | own).items()})
 
-    def raised(self, by: LimitsOverride) -> Limits:
-        """These limits with `by` added; what has no limit keeps none."""
-        added = {name: getattr(self, name) + value for name, value in by if value is not None and getattr(self, name)}
-        return self.model_copy(update=added)
+    def raised(self, by: LimitsOverride, most: Limits | None = None) -> Limits:
+        """These limits with `by` added, none of them by it above `most`; what has no limit keeps none.
+
+        Raises ConfigError where a limit would be higher than any may be.
+        """
+        own, tops = dict(self), dict(most or ())
+        added = {name: own[name] + value for name, value in by if value is not None and own[name] is not None}
+        kept = {name: max(own[name], min(value, tops.get(name) or value)) for name, value in added.items()}
+        return Limits(**(own | kept))
 
 
 class LimitsOverride(BaseModel):
@@ -48,7 +56,7 @@ class LimitsOverride(BaseModel):
 
     steps: int | None = Field(None, ge=1)
     tool_calls: int | None = Field(None, ge=1)
-    tokens: int | None = Field(None, ge=1)
+    tokens: int | None = Field(None, ge=1, le=MOST_TOKENS)
     cost_usd: Money | None = None
     deadline: Duration | None = None
 
@@ -70,8 +78,15 @@ class Need(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    limit: str
-    amount: Decimal
+    limit: Literal["steps", "tool_calls", "tokens", "cost_usd", "deadline"]
+    amount: Decimal = Field(gt=0, le=MOST_TOKENS, allow_inf_nan=False)
+
+    @field_validator("amount")
+    @classmethod
+    def _whole(cls, amount: Decimal, info: ValidationInfo) -> Decimal:
+        if info.data.get("limit") != "cost_usd" and amount % 1:
+            raise ValueError("must be a whole number")
+        return amount
 
     @property
     def override(self) -> LimitsOverride:
@@ -87,6 +102,10 @@ REASONS: Mapping[str, str] = {
     "deadline": "deadline",
 }
 """The stable word of each limit."""
+CHILD_MARGIN = 10.0
+"""Seconds by which the time of a child run ends before its parent's, or a tenth of it where that is less."""
+LEAST_MONEY = Decimal("0.001")
+"""US dollars that are asked for where nothing was spent yet."""
 
 
 class Share(BaseModel):
@@ -138,6 +157,11 @@ class Account(BaseModel):
             else limits.cost_usd - self.cost_usd - sum(s.cost_usd or Decimal(0) for s in reserved),
         )
 
+    @property
+    def _step_cost(self) -> Decimal:
+        """What a model call has cost on average."""
+        return self.cost_usd / max(1, self.steps + self.children.steps)
+
     def check_step(self, limits: Limits, estimate: int) -> None:
         """Raise LimitReached where one more model call of about `estimate` tokens would cross a limit."""
         left = self.left(limits)
@@ -146,7 +170,7 @@ class Account(BaseModel):
         if left.tokens < estimate:
             raise reached("tokens", estimate - left.tokens)
         if left.cost_usd is not None and left.cost_usd <= 0:
-            raise reached("cost_usd", self.cost_usd / max(1, self.steps) - left.cost_usd)
+            raise reached("cost_usd", self._step_cost - left.cost_usd)
 
     def check_tool_calls(self, limits: Limits, count: int) -> None:
         """Raise LimitReached where so many more tool calls would cross the limit."""
@@ -175,7 +199,7 @@ class Account(BaseModel):
         )
         for name, amount in share:
             if amount is not None and amount <= 0:
-                raise reached(name, 1)
+                raise reached(name, self._step_cost if name == "cost_usd" else 1)
         self.reserved[child] = share
         return share
 
@@ -202,20 +226,23 @@ class Account(BaseModel):
         usage = Usage.model_validate(result["usage"]) if known else Usage(input_tokens=share.tokens)
         cost = Decimal(result.get("cost_usd") or 0) if known else share.cost_usd or Decimal(0)
         self.spend(usage, cost, confirmed=known)
+        # A child's own numbers do not have those of its children.
+        levels = (result, result.get("children", {})) if known else (share.model_dump(),)
         self.children = Share(
-            steps=self.children.steps + int(result.get("steps", 0) if known else share.steps),
-            tool_calls=self.children.tool_calls + int(result.get("tool_calls", 0) if known else share.tool_calls),
+            steps=self.children.steps + sum(level.get("steps", 0) for level in levels),
+            tool_calls=self.children.tool_calls + sum(level.get("tool_calls", 0) for level in levels),
         )
         return usage
 
 
 def reached(limit: str, short: int | Decimal) -> LimitReached:
-    """The error of a limit of which so much is missing."""
-    return LimitReached(REASONS[limit], Need(limit=limit, amount=Decimal(short)))
+    """The error of a limit of which so much is missing, and a bit where that cannot be said."""
+    least = LEAST_MONEY if limit == "cost_usd" else Decimal(1)
+    return LimitReached(REASONS[limit], Need(limit=cast(Any, limit), amount=max(Decimal(short), least)))
 
 
 def child_limits(share: Share, seconds_left: float) -> dict[str, Any]:
-    """A share as the limits of a child's input."""
+    """A share as the limits of a child's input; its time ends before its parent's, who learns then what it has used."""
     cost = {} if share.cost_usd is None else {"cost_usd": str(share.cost_usd)}
     whole = {"steps": share.steps, "tool_calls": share.tool_calls, "tokens": share.tokens}
-    return {**whole, **cost, "deadline": max(1.0, seconds_left)}
+    return {**whole, **cost, "deadline": max(1.0, seconds_left - min(CHILD_MARGIN, seconds_left / 10))}

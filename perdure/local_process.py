@@ -10,7 +10,8 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +26,9 @@ from perdure.handle import Handle
 from perdure.messages import Message
 from perdure.outcomes import RunResult
 from perdure.shared_server import SharedServer
-from perdure.status import EventPage, PendingCall, RunStatus, RunSummary, RunUsage
+from perdure.sinks import OnEvent
+from perdure.status import EventPage, PendingCall, RunStatus, RunSummary, RunUsage, StreamEvent
+from perdure.streaming import watch
 from perdure.worker_settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -51,10 +54,11 @@ QUEUE = "perdure-local"
 class LocalRun:
     """A run of this process's server; the methods of `Handle` without `await`."""
 
-    def __init__(self, handle: Handle, wait: Waiter) -> None:
+    def __init__(self, handle: Handle, wait: Waiter, watch: Callable[[int], AsyncGenerator[StreamEvent, None]]) -> None:
         self.id = handle.id
         self._handle = handle
         self._wait = wait
+        self._watch = watch
 
     def __repr__(self) -> str:
         return f"LocalRun({self.id!r})"
@@ -74,6 +78,12 @@ class LocalRun:
     def events(self, after: int = 0) -> EventPage:
         """The event log above number `after`."""
         return self._wait(self._handle.events(after))
+
+    def stream(self, after: int = 0) -> Generator[StreamEvent, None, None]:
+        """What happens in the run, from event number `after` on until its end; see `Handle.stream`."""
+        events = self._watch(after)  # its loop closes it where nobody holds it any more
+        while (event := self._wait(_next(events))) is not None:
+            yield event
 
     def conversation(self) -> list[Message]:
         """The whole conversation so far."""
@@ -119,10 +129,19 @@ class LocalRun:
 class Local:
     """A server and a worker in this process; made by `local`, used in a `with` block."""
 
-    def __init__(self, *served: Agent | str, data_dir: Path | str | None = None) -> None:
+    def __init__(
+        self,
+        *served: Agent | str,
+        data_dir: Path | str | None = None,
+        events_file: Path | str | None = None,
+        on_event: OnEvent = None,
+    ) -> None:
         settings = WorkerSettings.parse(os.environ)
         folder = Path(settings.data_dir if data_dir is None else data_dir).absolute()
-        self._settings = settings.model_copy(update={"task_queue": queue_of_script(), "data_dir": folder})
+        events = settings.events_file if events_file is None else Path(events_file)
+        changed = {"task_queue": queue_of_script(), "data_dir": folder, "events_file": events}
+        self._settings = settings.model_copy(update=changed)
+        self._on_event = on_event
         self._served = served
         self._server = SharedServer(folder)
         self._loop = asyncio.new_event_loop()
@@ -148,6 +167,12 @@ class Local:
         elif not worker.serves:
             raise ConfigError(f"no agent is served yet; give the Agent instead of {agent!r}, or perdure.local(agent)")
         return self._run_of(self._wait(client.start(agent, prompt, **{"if_exists": "attach", **fields})))
+
+    def stream(
+        self, agent: Agent | str, prompt: str | None = None, **fields: Any
+    ) -> Generator[StreamEvent, None, None]:
+        """Run an agent and tell what happens in it until its end; see `run` and `Handle.stream`."""
+        return self.start(agent, prompt, **fields).stream()
 
     def handle(self, id: str) -> LocalRun:
         """A run by its id; raises ConfigError for an open one that nothing here or elsewhere could go on with."""
@@ -179,7 +204,7 @@ class Local:
         add_app_path()
         from perdure.local_worker import LocalWorker  # imports the runtime, which the path above leads to
 
-        self._worker = worker = LocalWorker(self._served, self._settings)
+        self._worker = worker = LocalWorker(self._served, self._settings, self._on_event)
         connection = self._wait(worker.connect(self._server.open().address))
         self._client = Client(connection, task_queue=self._settings.task_queue)
 
@@ -213,7 +238,8 @@ class Local:
                     f"run {handle.id!r} is open, and belongs to another script that does not run (queue "
                     f"{described.task_queue!r}); run that one, or give another id"
                 )
-        return LocalRun(handle, self._wait)
+        hear = partial(worker.listen, handle.id)
+        return LocalRun(handle, self._wait, partial(watch, client.temporal, handle, listening=hear))
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Do it on the loop beside; an interrupt of the caller cancels it there."""
@@ -236,16 +262,23 @@ class Local:
             task.cancel()
 
 
-def local(*served: Agent | str, data_dir: Path | str | None = None) -> Local:
+def local(
+    *served: Agent | str,
+    data_dir: Path | str | None = None,
+    events_file: Path | str | None = None,
+    on_event: OnEvent = None,
+) -> Local:
     """Agents without any server: `with perdure.local() as p: p.run(agent, "...").output`.
 
     `served` are agents, files or modules to serve from the start, so that runs of an earlier process of the same script
     go on; an agent given to `run` is served from then on. `data_dir` (default `PERDURE_DATA_DIR`, else `.perdure`)
     keeps everything. A process that is ended by force (SIGTERM without a handler, SIGKILL) leaves its server running:
     the next `perdure.local` or `perdure dev` on the folder takes it over and stops it at its end.
+    Every event of the runs is appended to `events_file`, a line of JSON each, and given to `on_event`, in a thread
+    beside; it may be async. Both get it redacted, and can neither slow nor harm a run.
     Raises ConfigError, EmbeddedServerError.
     """
-    return Local(*served, data_dir=data_dir)
+    return Local(*served, data_dir=data_dir, events_file=events_file, on_event=on_event)
 
 
 def queue_of_script() -> str:
@@ -255,6 +288,10 @@ def queue_of_script() -> str:
         return QUEUE
     path = Path(script).resolve()
     return f"{QUEUE}-{path.stem}-{sha256(str(path).encode()).hexdigest()[:8]}"
+
+
+async def _next(events: AsyncIterator[StreamEvent]) -> StreamEvent | None:
+    return await anext(events, None)
 
 
 async def _settle() -> None:

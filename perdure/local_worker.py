@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from temporalio import client as temporal
 
+from activities.bus import Bus, Subscription
 from activities.converter import data_converter
 from activities.registry import Lifespan, Registry, load
-from activities.stores.files import FileStore
+from activities.stores.choice import choose_store
 from perdure.agent import Agent
 from perdure.connection import connect_embedded
 from perdure.errors import PerdureError
+from perdure.sinks import OnEvent
 from perdure.worker_settings import WorkerSettings
 from worker import serving
 
@@ -24,12 +26,14 @@ from worker import serving
 class LocalWorker:
     """A worker on the running loop, restarted where a new agent brings a lifespan that must be entered first."""
 
-    def __init__(self, served: Iterable[Agent | str], settings: WorkerSettings) -> None:
-        """Load agents, files and modules; raises ConfigError."""
+    def __init__(self, served: Iterable[Agent | str], settings: WorkerSettings, on_event: OnEvent = None) -> None:
+        """Load agents, files and modules; raises ConfigError. `on_event` is given every event of their runs."""
         self._settings = settings
+        self._on_event = on_event
         self._registry = Registry()
         self._client: temporal.Client | None = None
         self._stop = asyncio.Event()
+        self._bus = Bus()
         self._serving: asyncio.Task[None] | None = None
         for item in served:
             if isinstance(item, Agent):
@@ -43,7 +47,7 @@ class LocalWorker:
         Where nothing was loaded nothing is served yet: what an earlier process has left must not meet a worker that
         lacks its tools.
         """
-        converter = data_converter(FileStore(Path(self._settings.data_dir) / "blobs"))
+        converter = data_converter(choose_store(self._settings, os.environ))
         self._client = await connect_embedded(address, converter)
         if self._registry.agents:
             await self._begin()
@@ -67,6 +71,10 @@ class LocalWorker:
             self._stop.set()
             await asyncio.wait([task])
 
+    def listen(self, id: str) -> Subscription:
+        """Begin to listen to what happens here in a run."""
+        return self._bus.subscribe(id)
+
     async def alive_until(self, work: asyncio.Future[Any]) -> None:
         """Wait for the work; raises PerdureError where the worker ends before."""
         if self._serving is None:
@@ -78,7 +86,7 @@ class LocalWorker:
             raise PerdureError(f"the worker of this process has ended: {error or 'no reason is known'}")
 
     async def _begin(self) -> None:
-        self._stop = asyncio.Event()
+        self._stop, self._bus = asyncio.Event(), Bus()
         ready = asyncio.Event()
         self._serving = asyncio.create_task(self._serve_until(self._stop, ready))
         waiting = asyncio.create_task(ready.wait())
@@ -89,7 +97,7 @@ class LocalWorker:
 
     async def _serve_until(self, stop: asyncio.Event, ready: asyncio.Event) -> None:
         assert self._client is not None
-        async with serving(self._client, self._registry, self._settings):
+        async with serving(self._client, self._registry, self._settings, self._bus, self._on_event):
             ready.set()
             await stop.wait()
 

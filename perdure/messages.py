@@ -42,6 +42,15 @@ class ThinkingPart(Part):
     details: dict[str, Any] | None = None
 
 
+class Whole(Part):
+    """Where arguments are that are too large for history: canonical JSON in the blob store."""
+
+    digest: str
+    """Of the arguments, and the name of the blob."""
+    size: int
+    """Bytes."""
+
+
 class CallPart(Part):
     """A tool call as it will run: arguments decoded, validated and coerced, or `error` saying why it cannot run."""
 
@@ -54,6 +63,8 @@ class CallPart(Part):
     repaired: bool = False
     """The arguments were damaged JSON that could be repaired safely."""
     details: dict[str, Any] | None = None
+    whole: Whole | None = None
+    """Set where `arguments` is an excerpt."""
 
 
 class BlobPart(Part):
@@ -117,6 +128,8 @@ MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
 
 def text_of(message: Message) -> str:
     """The text of a message: text parts joined, previews for parts that lie in the blob store."""
+    if len(message.parts) == 1 and isinstance(part := message.parts[0], TextPart):
+        return part.text
     return "".join(
         p.text if isinstance(p, TextPart) else p.preview for p in message.parts if isinstance(p, TextPart | BlobPart)
     )

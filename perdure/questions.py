@@ -16,9 +16,9 @@ class Answer(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    question_id: str
+    question_id: str = Field(max_length=1_000)
     text: str = Field(max_length=100_000)
-    by: str | None = None
+    by: str | None = Field(None, max_length=500)
 
 
 class Question(BaseModel):
@@ -66,8 +66,13 @@ class Questions:
             raise Refused(f"text: answer one of {list(question.options)}")
         if apply:
             del self.open[answer.question_id]
-            self.answers[answer.question_id] = answer
+            if question.run is None:  # else it is passed on to the child run that asks
+                self.answers[answer.question_id] = answer
         return answer
+
+    def knows(self, question_id: str) -> bool:
+        """Whether it is open, or its answer has not been taken yet."""
+        return question_id in self.open or question_id in self.answers
 
     def close(self, question_id: str) -> None:
         """Withdraw a question that nobody waits for any more."""

@@ -86,6 +86,13 @@ class Runtime(Protocol):
         """Add one to a counter that lives as long as the run, and return it."""
         ...
 
+    def idle(self, words: str = "", done: Sequence[tuple[CallPart, Ran]] = ()) -> int:
+        """Take note of what a reply's calls brought, or of its words where it has none.
+
+        Returns how many replies in a row brought nothing new within this turn of the user.
+        """
+        ...
+
     def now(self) -> datetime:
         """The run's time."""
         ...

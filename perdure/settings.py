@@ -9,21 +9,28 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from perdure.errors import ConfigError
 
+MOST_PROBLEMS, MOST_CHARS = 10, 2_000
+"""How many problems are told, and characters of each."""
+NAME_CHARS = 100
+"""Characters of a field's name, which a stranger may have chosen."""
+
 
 def problems_of(error: ValidationError) -> str:
     """One line for all problems of a validation error: `field: what is wrong`, without the values.
 
     A check of several fields together names them itself.
     """
-    return "; ".join(
-        f"{_place(problem['loc'], problem['type'])}{problem['msg'].removeprefix('Value error, ')}"
-        for problem in error.errors(include_url=False, include_input=False, include_context=False)
-    )
+    problems = error.errors(include_url=False, include_input=False, include_context=False)
+    shown = [
+        f"{_place(problem['loc'], problem['type'])}{problem['msg'].removeprefix('Value error, ')}"[:MOST_CHARS]
+        for problem in problems[:MOST_PROBLEMS]
+    ]
+    return "; ".join([*shown, *([f"and {len(problems) - MOST_PROBLEMS} more"] if problems[MOST_PROBLEMS:] else [])])
 
 
 def _place(path: tuple[int | str, ...], kind: str) -> str:
     if path:
-        return f"{'.'.join(str(part) for part in path)}: "
+        return f"{'.'.join(str(part)[:NAME_CHARS] for part in path)}: "
     return "" if kind == "value_error" else "value: "
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from perdure.messages import Usage
+from perdure.messages import Usage, Whole
 
 
 class Answer(BaseModel):
@@ -33,6 +33,8 @@ class PendingCall(Answer):
     approvers: tuple[str, ...] = ()
     """Who may decide now; empty means anybody."""
     decisions: list[dict[str, Any]] = Field(default_factory=list)
+    whole: Whole | None = None
+    """Digest and size of the arguments, where `arguments` is an excerpt; `conversation` has all of them."""
 
 
 class OpenQuestion(Answer):
@@ -137,3 +139,24 @@ class EventPage(Answer):
     """Number of the newest event: the next cursor."""
     truncated: bool = False
     """Older events than these have made room; Temporal's history still has what they told of."""
+
+
+class StreamEvent(Answer):
+    """One event of a stream: a recorded one with its number, or what is seen only while it happens, without one.
+
+    The other fields depend on `type`; those of an event of the log are as they stand there.
+    """
+
+    n: int | None = None
+    """Number in the event log: the cursor to come back with. None for `text`, `reset`, `rewound`, `retrying`, `silent`,
+    and for a `run_ended` that the run could not record."""
+    at: datetime
+    type: str
+    text: str | None = None
+    """Of `text`: what the model has said further."""
+    attempt: int | None = None
+    """Of `text` and `reset`: the attempt of the model call."""
+    offset: int | None = None
+    """Of `text`: characters of the same reply before it."""
+    step: int | None = None
+    """The model call that it belongs to, from 1 on."""

@@ -12,6 +12,7 @@ from perdure.errors import ErrorKind
 from perdure.limits import LimitReached
 from perdure.messages import AssistantMessage, CallPart, Message, TextPart, ToolMessage, UserMessage, text, text_of
 from perdure.model import Model, Price
+from perdure.repetition import Repetition
 from perdure.runtime import Ran, Reply
 
 Step = dict[str, Any]
@@ -78,6 +79,7 @@ class FakeRuntime:
         self._messages: list[Message] = list(messages) or [UserMessage(role="user", parts=text("Go."), id="m0")]
         self._said: list[str] = []
         self._counters: dict[str, int] = {}
+        self._repetition = Repetition()
         self._calls = 0
         self._clock = datetime(2025, 1, 1, tzinfo=UTC)
         self.choices: list[str] = []
@@ -139,6 +141,8 @@ class FakeRuntime:
         """Add what the user has said to the conversation."""
         said, self._said = self._said, []
         self._messages += [self._user(words) for words in said]
+        if said:
+            self._repetition.clear()
         return bool(said)
 
     def tell(self, text: str, kind: str = "correction") -> None:
@@ -155,6 +159,10 @@ class FakeRuntime:
         """Add one to a counter and return it."""
         self._counters[name] = self._counters.get(name, 0) + 1
         return self._counters[name]
+
+    def idle(self, words: str = "", done: Sequence[tuple[CallPart, Ran]] = ()) -> int:
+        """How many replies in a row brought nothing new."""
+        return self._repetition.step(self._spec, words, [(part, ran.message) for part, ran in done])
 
     def now(self) -> datetime:
         """A clock that goes on a second with every look at it."""

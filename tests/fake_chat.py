@@ -14,7 +14,9 @@ from perdure.model import Model, Price
 
 Answer = Mapping[str, Any]
 """`text`, `calls` (as `perdure.testing.call` makes them), `usage`, `finish`; or `status` with `body`; `hold` (an
-asyncio.Event) is waited for before the reply begins, and before its end mark where `hold_end` is given."""
+asyncio.Event) is waited for before the reply begins, and before its end mark where `hold_end` is given. `text` may be a
+list of deltas; `pause` are seconds between two chunks, `hold_at` maps the number of a chunk to an Event that it waits
+for, `cut` is the number of chunks after which the connection breaks."""
 
 
 @dataclass
@@ -59,7 +61,12 @@ class FakeChat:
             await writer.drain()
             return
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
-        for chunk in chunks_of(answer):
+        for number, chunk in enumerate(chunks_of(answer)):
+            if answer.get("cut") == number:
+                return
+            if (gate := answer.get("hold_at", {}).get(number)) is not None:
+                await gate.wait()
+            await asyncio.sleep(answer.get("pause", 0))
             writer.write(f"data: {json.dumps(chunk)}\n\n".encode())
             await writer.drain()
         if answer.get("hold_end"):
@@ -70,7 +77,8 @@ class FakeChat:
 
 def chunks_of(answer: Answer) -> Sequence[dict[str, Any]]:
     """The chunks of a streamed reply."""
-    deltas: list[dict[str, Any]] = [{"content": answer["text"]}] if answer.get("text") else []
+    said = answer.get("text") or []
+    deltas: list[dict[str, Any]] = [{"content": text} for text in ([said] if isinstance(said, str) else said)]
     for index, item in enumerate(answer.get("calls", ())):
         given = item["arguments"]
         function = {"name": item["tool"], "arguments": given if isinstance(given, str) else json.dumps(given)}

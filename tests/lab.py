@@ -16,9 +16,11 @@ from typing import Any
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError, CancelledError
 
+from activities.bus import Bus
 from activities.registry import Registry
 from perdure import Agent
 from perdure.contracts import AGENT_WORKFLOW
+from perdure.sinks import OnEvent
 from perdure.tools import Tool
 from perdure.worker_settings import WorkerSettings
 from worker import serving
@@ -192,6 +194,8 @@ async def laboratory(
     tools: tuple[Tool, ...] = (),
     lifespan: Any = None,
     queue: str | None = None,
+    bus: Bus | None = None,
+    on_event: OnEvent = None,
     **settings: Any,
 ) -> AsyncIterator[Lab]:
     """Serve agents while the block runs."""
@@ -203,7 +207,8 @@ async def laboratory(
     if lifespan is not None:
         registry.add_lifespan(lifespan, set(registry.agents))
     name = queue or f"q-{secrets.token_hex(6)}"
-    async with serving(client, registry, WorkerSettings(task_queue=name, data_dir=data_dir, **settings)):
+    chosen = WorkerSettings(task_queue=name, data_dir=data_dir, **settings)
+    async with serving(client, registry, chosen, bus=bus, on_event=on_event):
         yield Lab(client, name, registry, list(agents))
 
 

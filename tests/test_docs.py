@@ -140,7 +140,7 @@ def test_first_example_is_the_agents_file() -> None:
 
 def test_commands() -> None:
     """The README names every command, and none that does not exist."""
-    named = set(re.findall(r"(?:^|`)perdure ([a-z]+)\b", README, re.MULTILINE))
+    named = set(re.findall(r"(?:^|`)perdure ([a-z]+(?:-[a-z]+)*)\b", README, re.MULTILINE))
     assert named == set(COMMANDS)
     listed = {word.split()[1] for word in words("command")}
     assert listed == set(COMMANDS)

@@ -29,31 +29,35 @@ from providers import REGISTRY
 from tests.checkout import ROOT
 from workflows import views
 from workflows.agent import AgentWorkflow
+from workflows.family import Family
 from workflows.inbox import Inbox, Said, StopRequest
 from workflows.state import RunState
 
 NAMES = """
-Agent AlreadyStarted Approval Client ConfigError Handle InvalidInput Limits MessageRefused Model NoAnswer NoSuchRun
-Outcome PerdureError Price ProviderError RetryTool RunCancelled RunFailed RunResult RunStatus Tool ToolContext
-ToolDefaults ToolLoop Unreachable allow ask deny local tool
+Agent AlreadyStarted Approval Client ConfigError Escalation Handle InvalidInput Limits MessageRefused Model NoAnswer
+NoSuchRun Notification Outcome PerdureError Price ProviderError RetryTool RunCancelled RunFailed RunResult RunStatus
+StreamEvent Tool ToolContext ToolDefaults ToolLoop Unreachable allow ask ask_human deny human local tool
 """
 
 FIELDS: dict[Any, str] = {
     RunInput: "agent prompt messages data output_schema tenant user limits metadata continue_from",
     GivenMessage: "role content",
     LimitsOverride: "steps tool_calls tokens cost_usd deadline",
-    AgentData: "name model instructions tools strategy limits output_schema parallel_tools tool_choice corrections",
+    AgentData: """name model instructions tools strategy limits output_schema parallel_tools tool_choice corrections
+                  on_limit notify groups""",
     perdure.RunResult: "outcome output structured reason steps tool_calls usage cost_usd agent spec_digest",
     Usage: "input_tokens cached_tokens output_tokens reasoning_tokens",
     perdure.Limits: "steps tool_calls tokens cost_usd deadline",
-    perdure.Approval: "timeout on_timeout approvers quorum not_requester",
+    perdure.Approval: "approvers quorum timeout on_timeout not_requester escalate remind_every verified",
+    perdure.Escalation: "approvers quorum timeout",
+    perdure.Notification: "kind run agent tenant user metadata call question limit deadline tokens",
     perdure.Model: "provider name base_url path headers api_key_env params price",
     perdure.Price: "input output cached",
-    perdure.ToolLoop: "max_repeats max_nudges max_cut",
+    perdure.ToolLoop: "max_repeats max_nudges max_cut max_idle",
     ToolOptions: """effect approval timeout quick attempts heartbeat queue final on_unknown untrusted egress permissions
                     max_result_chars""",
-    Decision: "call_id approve by reason digest arguments",
-    Pending: "call_id tool arguments digest requested_at deadline reason stage quorum decisions",
+    Decision: "call_id approve by reason digest arguments remember token",
+    Pending: """call_id tool arguments digest requested_at deadline reason stage quorum decisions approvers run whole""",
     Said: "text message_id",
     Answer: "question_id text by",
     StopRequest: "reason",
@@ -68,12 +72,14 @@ DATACLASSES: dict[Any, str] = {
 }
 
 OUTCOMES = "success no_solution budget_exceeded timeout blocked invalid_input failed cancelled"
-MESSAGES = "decide approve deny say answer stop"
-COMMANDS = """dev worker run list show events approvals approve deny say answer stop cancel init doctor"""
+MESSAGES = "decide approve deny say answer extend stop"
+COMMANDS = """dev worker run list show events approvals approve deny say answer extend stop cancel replay export
+              decision-key init doctor"""
+RUN, BOARD = RunState(), views.Board()
 QUERIES = "status approvals conversation events usage spec"
 PROVIDERS = "openai-chat compatible scripted"
 STATUS = """state agent activity step tool_calls outcome reason message output usage cost_usd unpriced_calls limits
-            pending questions said stopping"""
+            pending questions said stopping paused paused_until"""
 ERROR_KINDS = """invalid_request authentication not_found quota rate_limit overloaded server connection timeout stalled
                  truncated_stream malformed context_length configuration"""
 SEARCH = {
@@ -87,8 +93,8 @@ SEARCH = {
     "PerdureTokens": "Int",
     "PerdureCostUsd": "Double",
 }
-AGENT_OPTIONS = """name model instructions tools limits strategy output verify policy parallel_tools tool_choice
-                   corrections tool_defaults description"""
+AGENT_OPTIONS = """name model instructions tools limits strategy output verify policy notify on_limit groups
+                   parallel_tools tool_choice corrections tool_defaults description"""
 
 
 def test_exported_names() -> None:
@@ -137,7 +143,7 @@ def test_options_of_a_tool() -> None:
     ("found", "expected"),
     [
         ([o.value for o in perdure.Outcome], OUTCOMES),
-        (Inbox(RunState()).names, MESSAGES),
+        (Inbox(RUN, BOARD, Family(RUN, BOARD)).names, MESSAGES),
         ([n for n, m in vars(AgentWorkflow).items() if hasattr(m, "__temporal_query_definition")], QUERIES),
         (list(REGISTRY), PROVIDERS),
         (list(STRATEGIES), "ToolLoop"),

@@ -54,6 +54,9 @@ class AgentWorkflow:
         self._family = Family(self._run, self._board)
         self._inbox = Inbox(self._run, self._board, self._family)
         self._runtime = WorkflowRuntime(self._run, self._board, Notices(self._run), self._family)
+        self._early: list[tuple[str, Sequence[RawValue]]] = []
+        """Signals that came before this run of a chain knew what the earlier one has carried."""
+        self._ready = workflow.info().continued_run_id is None
 
     @workflow.run
     async def run(self, payload: Any = None, inner: Any = None) -> Plain:
@@ -72,19 +75,29 @@ class AgentWorkflow:
                 raise
             self._close(Ending(outcome=Outcome.CANCELLED, reason="cancelled"))
             raise
-        await self._settle()
+        await self._settle(ending)
         return self._close(ending)
 
     async def _main(self, payload: Any, inner: Any) -> Ending:
         if workflow.info().continued_run_id is not None and inner is not None:
             self._run.take_over(Carried.model_validate(inner))
             self._run.note("continued")
+            self._take_early()
         else:
+            self._take_early()
             await self._begin(payload, ChildOrigin.model_validate(inner) if inner is not None else None)
         assert self._run.context is not None
         if self._run.parent is not None:
-            self._reporting = asyncio.create_task(self._family.report())
+            continued = workflow.info().continued_run_id is not None
+            self._reporting = asyncio.create_task(self._family.report(continued))
         return await run_strategy(self._runtime, self._run.context.spec.strategy)
+
+    def _take_early(self) -> None:
+        """From now on messages are taken as they come."""
+        self._ready = True
+        for name, args in self._early:
+            self._inbox.receive(name, args)
+        self._early.clear()
 
     async def _begin(self, payload: Any, origin: ChildOrigin | None) -> None:
         run = self._run
@@ -99,6 +112,7 @@ class AgentWorkflow:
             metadata=run.input.metadata,
             key_prefix=f"{origin.key_prefix}/" if origin else "",
         )
+        run.key_prefix = about.key_prefix
         resolved = await self._resolve(run.input, large, about)
         run.context = RunContext(
             spec=resolved.spec, digest=resolved.digest, keys=resolved.keys, most=resolved.most, **dict(about)
@@ -174,21 +188,29 @@ class AgentWorkflow:
             return False
         return run.context.spec.on_limit == "finish" or run.seconds_left() > 0
 
-    async def _settle(self) -> None:
-        """Let the last notices go out; nothing that they do can change the ending."""
+    async def _settle(self, ending: Ending) -> None:
+        """Let the last notices go out; nothing that they do, and nothing that comes meanwhile, changes the ending."""
+        self._seal(ending)
         if self._run.sending:
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(TimeoutError, asyncio.CancelledError):
                 await workflow.wait_condition(
                     lambda: self._run.sending == 0, timeout=options.NOTICES_WAIT, timeout_summary="last notices"
                 )
 
-    def _close(self, ending: Ending) -> Plain:
+    def _seal(self, ending: Ending) -> None:
+        """Nothing waits any more, and messages are refused: nobody would take them in."""
         run = self._run
         for call_id in list(run.approvals.open):
             run.approvals.close(call_id)
         run.questions.open.clear()
+        run.paused = run.paused_until = None
         run.tick()
         run.ending = ending
+        run.tick()
+
+    def _close(self, ending: Ending) -> Plain:
+        run = self._run
+        self._seal(ending)
         run.note("run_ended", outcome=ending.outcome.value, reason=ending.reason, message=ending.message)
         self._board.changed(run, "ended")
         made = views.result(run, ending)
@@ -204,22 +226,32 @@ class AgentWorkflow:
     def on_signal(self, name: str, args: Sequence[RawValue]) -> None:
         """Take a message; a bad one is recorded and changes nothing."""
         self._run.received += 1
-        self._inbox.receive(name, args)
+        if self._ready:
+            self._inbox.receive(name, args)
+        else:
+            self._early.append((name, args))
 
     @workflow.update(dynamic=True, description="decide, approve, deny, say, answer, extend, stop")
-    def on_update(self, name: str, args: Sequence[RawValue]) -> Plain:
+    async def on_update(self, name: str, args: Sequence[RawValue]) -> Plain:
         """Take a message and answer; the validator has refused a bad one."""
         self._run.received += 1
         self._run.updates += 1
-        return Plain(self._inbox.take(name, args))
+        if not self._ready:
+            await workflow.wait_condition(lambda: self._ready)
+        try:
+            return Plain(self._inbox.take(name, args))
+        except Refused as refusal:
+            raise refused(refusal) from None
 
     @on_update.validator
     def check_update(self, name: str, args: Sequence[RawValue]) -> None:
         """Refuse a bad message with the reason; leaves no trace in history."""
+        if not self._ready:  # then its handler refuses it
+            return
         try:
             self._inbox.check(name, args)
         except Refused as refusal:
-            raise ApplicationError(str(refusal), type="refused", non_retryable=True) from None
+            raise refused(refusal) from None
 
     @workflow.query
     def status(self) -> Plain:
@@ -250,6 +282,11 @@ class AgentWorkflow:
     def spec(self) -> Plain:
         """The agent as it was frozen into this run."""
         return views.spec(self._run)
+
+
+def refused(refusal: Refused) -> ApplicationError:
+    """The failure of an update that changes nothing."""
+    return ApplicationError(str(refusal), type="refused", non_retryable=True)
 
 
 def read_input(payload: Any) -> RunInput:

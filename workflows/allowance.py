@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from decimal import Decimal
 
 from temporalio import workflow
@@ -36,14 +38,14 @@ class Allowance:
         """Whether the agent's own limits allow more: only what a parent has lowered can it raise."""
         run = self._run
         assert run.context is not None
-        own = getattr(run.context.most, need.limit, None) if run.context.most else None
-        if need.limit == "deadline" or (own is None and need.limit != "cost_usd"):
+        own = getattr(run.context.most or run.context.spec.limits, need.limit)
+        if need.limit == "deadline":
             return False
         return own is None or Decimal(getattr(run.limits, need.limit) or 0) + need.amount <= own
 
     def _may_continue(self) -> bool:
-        """Whether the run is to continue as new; with children open it cannot."""
-        return self._run.full and self._run.sending == 0 and not self._run.children
+        """Whether the run is to continue as new; it cannot while calls wait for this, and would ask again and again."""
+        return self._run.full and self._run.sending == 0 and not self._run.turn
 
     async def _pause(self, reached: LimitReached) -> bool:
         """Wait until somebody extends the limits, for a day at most."""
@@ -55,15 +57,21 @@ class Allowance:
             self._notices.tell("limit", limit=reached.reason, deadline=run.paused_until)
         self._board.changed(run, f"paused: {reached.reason} is reached")
         try:
-            await workflow.wait_condition(
-                lambda: run.extended != before or run.stop_reason is not None or self._may_continue(),
-                timeout=max(run.paused_until - now, options.AT_ONCE),
-                timeout_summary=f"extension of {reached.reason}",
-            )
-        except TimeoutError:
-            run.note("extension_expired", reason=reached.reason)
+            with contextlib.suppress(TimeoutError):  # an extension that came with it counts
+                await workflow.wait_condition(
+                    lambda: run.extended != before or run.stop_reason is not None or self._may_continue(),
+                    timeout=max(run.paused_until - now, options.AT_ONCE),
+                    timeout_summary=f"extension of {reached.reason}",
+                )
+        except asyncio.CancelledError:  # the child that needed it has ended
+            if run.paused is reached:  # and the run does not wait for itself by now
+                run.paused = run.paused_until = None
+                self._board.changed(run, "going on")
+            raise
         over = run.extended == before and run.stop_reason is None and workflow.now() >= run.paused_until
-        if run.extended != before:
+        if over:
+            run.note("extension_expired", reason=reached.reason)
+        if over or run.extended != before:
             run.paused_until = None
         run.paused = None
         self._board.changed(run, "going on")

@@ -10,6 +10,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError,
 
 from perdure.canonical import digest
 from perdure.contracts import CALL_TOOL, SUMMARY_LIMIT, ToolInput, ToolOutput
+from perdure.excerpt import excerpt
 from perdure.messages import CallPart, ToolMessage, text
 from perdure.outcomes import Outcome, RunFault
 from perdure.tools import REPEATABLE, ToolSpec
@@ -21,6 +22,10 @@ from workflows.steps import execute, execute_locally
 from workflows.turn import Planned
 
 ANSWERS = ("done", "not done", "retry")
+UNDECODED = "Failed decoding arguments"
+"""What the SDK says of a call whose input could not be fetched, before it calls any code of ours."""
+SHOWN = 20_000
+"""Characters of arguments that a person or the model is shown in words."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +82,9 @@ class Attempts:
             if after_reset and spec.effect not in REPEATABLE
             else None,
             same=plan.same,
-            note=f"[The approver changed the arguments to {call.arguments}]\n" if plan.edited else None,
+            note=f"[The approver changed the arguments to {excerpt(call.arguments, SHOWN)}]\n" if plan.edited else None,
             approved_at_step=run.account.steps if approved else None,
+            whole=call.whole,
         )
 
     async def _schedule(self, task: ToolInput, spec: ToolSpec, round_: int) -> ToolOutput:
@@ -108,7 +114,7 @@ class Attempts:
         cause = error.cause
         if isinstance(cause, TimeoutError) and cause.type is TimeoutType.SCHEDULE_TO_START:
             return ToolOutput(status="not_started", why=f"no worker serves the queue {spec.queue!r}")
-        if isinstance(cause, ApplicationError) and cause.type == "NotStarted":
+        if isinstance(cause, ApplicationError) and (cause.type == "NotStarted" or cause.message == UNDECODED):
             return ToolOutput(status="not_started", why=cause.message)
         if isinstance(cause, TimeoutError):
             why = "its worker was lost" if cause.type is TimeoutType.HEARTBEAT else "it did not end in time"
@@ -126,12 +132,15 @@ class Attempts:
             raise RunFault(Outcome.FAILED, "unknown_outcome", f"{call.id} ({call.tool}): outcome unknown: {why}")
         if spec.on_unknown == "tell":
             return "tell"
-        words = f"{call.tool} {call.arguments}: {why}, so it is unknown whether it took effect. Look, then answer."
+        shown = excerpt(call.arguments, SHOWN)
+        words = f"{call.tool} {shown}: {why}, so it is unknown whether it took effect. Look, then answer."
         return await self._asking.ask(call.id, words, ANSWERS, options.QUESTION_WAIT) or "tell"
 
     async def _ask_person(self, call: CallPart, spec: ToolSpec) -> ToolMessage:
         """The answer of a person as the result of the call."""
-        words, choices = str(call.arguments["question"]), tuple(call.arguments.get("options") or ())
+        # Answers are compared without the spaces around them.
+        options_ = (str(option).strip() for option in call.arguments.get("options") or ())
+        words, choices = str(call.arguments["question"]), tuple(dict.fromkeys(o for o in options_ if o))
         answer = await self._asking.ask(call.id, words, choices, spec.timeout)
         if answer is None:
             return self._message(call.id, "nobody answered in time", error=True)

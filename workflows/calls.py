@@ -10,7 +10,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.approval import Approval
 from perdure.arguments import near_names
-from perdure.contracts import CHECK_POLICY, PolicyInput, PolicyOutput
+from perdure.contracts import CHECK_POLICY, MOST_CALLS, PolicyInput, PolicyOutput
 from perdure.limits import LimitReached
 from perdure.messages import CallPart, ToolMessage, text
 from perdure.outcomes import Outcome, RunFault
@@ -25,8 +25,6 @@ from workflows.steps import execute_locally
 from workflows.turn import Planned, identity
 from workflows.views import Board
 
-MOST_CALLS = 128
-"""Calls of one reply; more are answered with an error."""
 SIDE_BY_SIDE = 32
 """Calls scheduled at once: a workflow task's commands must stay far below 4 MiB."""
 PATIENCE = 2
@@ -57,7 +55,8 @@ class Calls:
         plans = run.turn
         ran = await self._run_all(plans)
         run.turn = []
-        if any(plan.over for plan in plans):
+        self._forgive_waiting(plans)
+        if any(plan.over for plan in plans) and run.stop_reason is None:
             raise LimitReached("max_tool_calls")
         if run.counters["refused_repeats"] > PATIENCE:
             raise RunFault(Outcome.NO_SOLUTION, "loop", "the model repeated the same call again and again")
@@ -131,6 +130,15 @@ class Calls:
             if run.turn_calls[one] > max_repeats:
                 run.counters["refused_repeats"] += 1
 
+    def _forgive_waiting(self, plans: list[Planned]) -> None:
+        """A read whose result has changed since the last time is no repetition: the model waits for something."""
+        for plan in plans:
+            spec = self._spec(plan.call)
+            if spec is None or spec.effect not in REPEATABLE or plan.refusal is not None or plan.message is None:
+                continue
+            if self._run.repetition.changed(plan.call, plan.message):
+                self._run.turn_calls[plan.identity] -= 1
+
     def _keep_one_final(self, plans: list[Planned]) -> None:
         """A valid call of a final tool ends the run, so nothing else of its reply runs."""
         final = next((p for p in plans if not p.refusal and (spec := self._spec(p.call)) and spec.final), None)
@@ -148,7 +156,8 @@ class Calls:
         if not run.context.spec.policy or not asked:
             return
         calls = tuple((p.call.id, p.call.tool, p.call.arguments) for p in asked)
-        question = PolicyInput(calls=calls, step=run.account.steps, run=run.chain)
+        whole = {p.call.id: p.call.whole for p in asked if p.call.whole is not None}
+        question = PolicyInput(calls=calls, step=run.account.steps, run=run.chain, whole=whole)
         try:
             output = await execute_locally(CHECK_POLICY, question, options.POLICY, "policy")
         except ActivityError as error:
@@ -188,15 +197,23 @@ class Calls:
             tasks.append(task)
             before = task if ordered else before
         try:
-            await workflow.wait_condition(lambda: _settled(tasks) or (run.full and self._only_waits()))
+            while not _settled(tasks):
+                await workflow.wait_condition(lambda: _settled(tasks) or (run.full and self._only_waits()))
+                if run.full and self._only_waits() and not _settled(tasks):  # still, for what came with it ran first
+                    self._go_on(tasks)
         except asyncio.CancelledError:  # not finally: a worker that puts the run aside must change nothing
             self._answer_all(plans, tasks)
             raise
-        if not _settled(tasks):
-            run.go_on_if_full()
         ended = [task for task in tasks if task.done()]  # all, or those up to the first that ends the run
         self._answer_all(plans, tasks)
         return [task.result() for task in ended]
+
+    def _go_on(self, tasks: list[asyncio.Task[Ran]]) -> None:
+        """Continue as new; nothing of what is carried may begin in this run any more."""
+        carried = self._run.carry()
+        for task in tasks:
+            task.cancel()
+        workflow.continue_as_new(args=[None, carried])
 
     def _only_waits(self) -> bool:
         """Nothing is in flight: what has no result yet waits for people, or for calls that do."""
@@ -247,7 +264,7 @@ class Calls:
     async def _execute(self, plan: Planned) -> Ran:
         run, call, spec = self._run, plan.call, self._spec(plan.call)
         assert spec is not None
-        if plan.phase == "planned":
+        if plan.phase == "planned" and not run.questions.knows(f"q-{call.id}"):
             run.note("tool_start", call_id=call.id, tool=call.tool, step=run.account.steps)
         done: Done = await self._attempts.run(plan, spec)
         run.note("tool_end", call_id=call.id, tool=call.tool, status=done.status, error=done.message.error or None)

@@ -68,7 +68,8 @@ class Children:
         except ChildWorkflowError as error:
             if is_cancelled_exception(error) and workflow.cancellation_reason() is not None:
                 raise
-            result = failure_result(error)
+            # A cancelled run has no result, but it can be asked what it has used.
+            result = await self._attach(child_id) if is_cancelled_exception(error) else failure_result(error)
         return self._settle(call, child_id, result)
 
     async def _share(self, call: CallPart) -> Share:

@@ -33,13 +33,15 @@ class Decisions:
         opened = run.approvals.request(
             plan.approval,
             workflow.now(),
-            definition=digest({"tool": call.tool, "definition": spec.definition}),
+            # A decision for every call of the tool is not one for calls that are asked about for another reason.
+            definition=digest({"tool": call.tool, "definition": spec.definition, "why": plan.why}),
             effect=spec.effect,
             reask=plan.identity in run.unsure,
             call_id=call.id,
             tool=call.tool,
             arguments=call.arguments,
-            digest=binding(call.tool, call.arguments, spec),
+            whole=call.whole,
+            digest=binding(call.tool, call.arguments, spec, call.whole),
             reason=plan.why,
         )
         if isinstance(opened, Verdict):
@@ -79,7 +81,7 @@ class Decisions:
         if not verdict.approved:
             return why_not(verdict)
         if verdict.arguments is not None:
-            plan.call = plan.call.model_copy(update={"arguments": verdict.arguments})
+            plan.call = plan.call.model_copy(update={"arguments": verdict.arguments, "whole": None})
             plan.edited = True
         plan.approved = True
         return None
@@ -99,6 +101,7 @@ class Decisions:
         else:
             deadline, approvers = pending.deadline.isoformat(), list(pending.approvers) or None
             run.note(f"approval_{kind}", **told, deadline=deadline, approvers=approvers)
+            self._board.changed(run, run.activity)
         self._notices.tell(kind, call=pending)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from pydantic import BaseModel
@@ -12,7 +12,7 @@ from temporalio.exceptions import FailureError
 
 from perdure.approval import Refused
 from perdure.family import CHILD_NEEDS, CHILD_WAITS, GRANT, ChildNeeds, ChildWaits, Grant
-from perdure.limits import REASONS, LimitReached, LimitsOverride, Need
+from perdure.limits import LimitReached, LimitsOverride, Need, reached
 from workflows import options
 from workflows.state import RunState
 from workflows.views import Board
@@ -34,7 +34,7 @@ class Family:
         self._tasks: list[asyncio.Task[None]] = []
         self._asked = 0
         self._seeking: asyncio.Task[None] | None = None
-        self.more: Callable[[LimitReached], Awaitable[bool]] = _no_more
+        self.more: Callable[[LimitReached], Coroutine[Any, Any, bool]] = _no_more
         """How this run gets a higher limit itself."""
 
     # --- as a parent --------------------------------------------------------------------------------------------------
@@ -45,17 +45,21 @@ class Family:
         found = next((child for child, call in self._run.children.items() if call == head), None)
         return (found, rest) if slash and found else None
 
-    def pass_on(self, name: str, field: str, path: str, payload: dict[str, Any]) -> None:
-        """Send a message about something that waits in a child to that child."""
+    def pass_on(self, name: str, field: str, path: str, payload: dict[str, Any]) -> bool:
+        """Send a message about something that waits in a child to that child; False for what is this run's own."""
         found = self.child_of(path)
         if found is not None:
             self.send(found[0], name, {**payload, field: found[1]})
+        return found is not None
 
     def child_waits(self, told: ChildWaits, apply: bool) -> None:
         """Show what a child waits for; raises Refused for a stranger."""
         run, call = self._run, self._run.children.get(told.child)
         if call is None:
             raise Refused(f"no child run {told.child!r} is open")
+        times = (*(r.pending.deadline for r in told.requests), *(q.deadline for q in told.questions))
+        if any(time.tzinfo is None for time in times):
+            raise Refused("deadline: needs a time zone")
         if not apply:
             return
         here = {f"{call}{PATH}{r.pending.call_id}": r for r in told.requests}
@@ -111,6 +115,11 @@ class Family:
                 self.send(child, GRANT, Grant(more=LimitsOverride(deadline=by.deadline)))
         self.review()
 
+    def stop(self, reason: str | None) -> None:
+        """The run is to stop after its present step, and so are the children that it waits for."""
+        for child in self._run.children:
+            self.send(child, "stop", {} if reason is None else {"reason": reason})
+
     def review(self) -> None:
         """Give children what they ask for, as far as it is there; where all ask and nobody gives, one goes without."""
         run = self._run
@@ -124,13 +133,24 @@ class Family:
 
     async def _seek(self) -> None:
         """Get more for the whole tree, or let the youngest of those who ask end."""
-        run, oldest = self._run, next(iter(self._run.needs.values()))
-        reached = LimitReached(REASONS[oldest.need.limit], oldest.need)
-        if await self.more(reached) and run.stop_reason is None:
+        run, need = self._run, next(iter(self._run.needs.values())).need
+        here = getattr(run.account.left(run.limits), need.limit, None) or 0
+        if await self._more(reached(need.limit, need.amount - max(0, here))) and run.stop_reason is None:
             self._seeking = None
             self.review()
         elif run.needs:
             self._answer(list(run.needs)[-1], None)
+
+    async def _more(self, reached: LimitReached) -> bool:
+        """Get more, unless nobody asks any more."""
+        run = self._run
+        seeking = asyncio.create_task(self.more(reached))
+        await workflow.wait_condition(lambda: seeking.done() or not run.needs)
+        if not seeking.done():
+            seeking.cancel()
+            await workflow.wait([seeking])
+            return True
+        return seeking.result()
 
     def _answer(self, call: str, more: LimitsOverride | None) -> None:
         asked = self._run.needs.pop(call)
@@ -139,10 +159,11 @@ class Family:
 
     # --- as a child ---------------------------------------------------------------------------------------------------
 
-    async def report(self) -> None:
+    async def report(self, continued: bool) -> None:
         """Tell the parent what this run waits for, whenever that changes; for as long as the run lasts."""
         run = self._run
-        told: tuple[Any, ...] = ()
+        # What the earlier run of the chain has told may be out of date before this one begins.
+        told: tuple[Any, ...] | None = None if continued else ()
         assert run.parent is not None
         while True:
             await workflow.wait_condition(lambda: self._waits() != told)  # noqa: B023
@@ -153,27 +174,29 @@ class Family:
                 questions=tuple(run.questions.open.values()),
                 paused=run.state == "waiting_limit",
             )
-            self.send(run.parent, CHILD_WAITS, state)
+            run.sending += 1
+            await self._deliver(run.parent, CHILD_WAITS, state)  # one after the other: the last one counts
 
     def _waits(self) -> tuple[Any, ...]:
         run = self._run
         requests = [(r.pending.call_id, r.pending.stage, len(r.pending.decisions)) for r in run.approvals.open.values()]
         paused = ["paused"] if run.state == "waiting_limit" else []
-        return *requests, *run.questions.open, *paused
+        waits = (*requests, *run.questions.open, *paused)
+        return (*waits, run.misread) if waits else ()
 
     async def ask(self, need: Need) -> bool:
         """Ask the parent for more of a limit; False where there is none."""
         run = self._run
         assert run.parent is not None
         self._asked += 1
-        number = self._asked
+        number, before = self._asked, run.extended
         run.tick()
         run.asking = True
         run.tick()
         self.send(run.parent, CHILD_NEEDS, ChildNeeds(child=workflow.info().workflow_id, need=need, number=number))
         try:
             await workflow.wait_condition(
-                lambda: number in run.grants or run.stop_reason is not None,
+                lambda: number in run.grants or run.extended != before or run.stop_reason is not None,
                 timeout=options.GRANT_WAIT,
                 timeout_summary=f"more {need.limit}",
             )
@@ -181,14 +204,15 @@ class Family:
             run.note("limit_not_answered", limit=need.limit)
         run.asking = False
         run.tick()
-        granted = run.grants.pop(number, None)
-        return granted is not None and granted.more is not None
+        run.grants.pop(number, None)
+        return run.extended != before or run.stop_reason is not None
 
     def granted(self, told: Grant, apply: bool) -> None:
         """Take what the parent gives."""
+        if self._run.parent is not None and told.more is not None:
+            self._run.extend(told.more, own=True, apply=apply)
         if apply and self._run.parent is not None:
             if told.more is not None:
-                self._run.extend(told.more)
                 self.extended(told.more)
             if told.number is not None:
                 self._run.grants[told.number] = told

@@ -90,6 +90,7 @@ class Inbox:
             self.take(name, args)
         except Refused as refusal:
             self._run.note("message_refused", message=name[:100], reason=str(refusal)[:1_000])
+            self._run.misread += name in {"decide", "answer"}
 
     def _handler(self, name: str) -> Callable[[Any, bool], dict[str, Any]]:
         handler = self._table.get(name) or self._relatives.get(name)
@@ -112,9 +113,8 @@ class Inbox:
                 edited=edited is not None or None,
                 arguments=edited if len(json.dumps(edited)) <= SHOWN_ARGUMENTS else None,
             )
-            if pending.run is not None:
-                given = payload if verdict is None else {**payload, "approve": verdict}
-                self._family.pass_on("decide", "call_id", pending.call_id, given)
+            given = payload if verdict is None else {**payload, "approve": verdict}
+            if self._family.pass_on("decide", "call_id", pending.call_id, given):
                 self._board.changed(self._run, self._run.activity)
         return {"call_id": pending.call_id, "open": pending.call_id in self._run.approvals.open}
 
@@ -134,10 +134,12 @@ class Inbox:
     def _answer(self, payload: Any, apply: bool) -> dict[str, Any]:
         answer = self._run.questions.answer(payload, workflow.now(), apply=apply)
         if apply:
-            self._family.pass_on("answer", "question_id", answer.question_id, payload)
+            passed = self._family.pass_on("answer", "question_id", answer.question_id, payload)
             self._run.note(
                 "answered", question_id=answer.question_id, text=answer.text[:200], by=answer.by, verified=False
             )
+            if passed:
+                self._board.changed(self._run, self._run.activity)
         return {"question_id": answer.question_id}
 
     def _extend(self, payload: Any, apply: bool) -> dict[str, Any]:
@@ -148,8 +150,8 @@ class Inbox:
         unlimited = [name for name in given if getattr(self._run.limits, name) is None]
         if unlimited:
             raise Refused(f"{unlimited[0]}: the run has no such limit")
+        self._run.extend(more, apply=apply)
         if apply:
-            self._run.extend(more)
             self._run.note("limits_extended", **given)
             self._family.extended(more)
         return {"limits": self._run.limits.raised(LimitsOverride() if apply else more).model_dump(mode="json")}
@@ -159,6 +161,7 @@ class Inbox:
         if apply and self._run.stop_reason is None:
             self._run.stop_reason = request.reason or "asked to stop"
             self._run.note("stop_requested", reason=request.reason)
+            self._family.stop(request.reason)
         return {"stopping": True}
 
 

@@ -1,7 +1,8 @@
-"""Refuses what would leave a run retrying for ever: a wrong number of inputs."""
+"""What surrounds every workflow of a worker: arguments are counted, and what runs note is told."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from temporalio import workflow
@@ -14,11 +15,13 @@ from temporalio.worker import (
     WorkflowInterceptorClassInput,
 )
 
+from perdure.announcement import Announcement
 from perdure.outcomes import Outcome
+from workflows.announce import HOOK
 
 
 class ArgumentCounts(WorkflowInboundInterceptor):
-    """Counts the arguments of runs and queries before they reach a handler."""
+    """Refuses what would leave a run retrying for ever: a wrong number of inputs of runs and queries."""
 
     async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
         """Only a parent or an earlier run of the chain may give a second argument."""
@@ -40,8 +43,16 @@ class ArgumentCounts(WorkflowInboundInterceptor):
 
 
 class RunInterceptor(Interceptor):
-    """Installs ArgumentCounts on a worker or replayer."""
+    """Installs ArgumentCounts on a worker or replayer; a worker also gives the function that events are told to.
+
+    That function is called in the thread of a workflow task: it must return at once, and never raises.
+    """
+
+    def __init__(self, announce: Callable[[Announcement], None] | None = None) -> None:
+        self._announce = announce
 
     def workflow_interceptor_class(self, input: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:
         """The interceptor of every workflow."""
+        if self._announce is not None:
+            input.unsafe_extern_functions[HOOK] = self._announce
         return ArgumentCounts

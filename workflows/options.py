@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import TypedDict
 
 from temporalio.common import RetryPolicy
+from temporalio.workflow import ActivityCancellationType
 
 from perdure.tools import REPEATABLE, ToolSpec
 
@@ -20,6 +21,7 @@ class LocalOptions(TypedDict):
 class Options(LocalOptions, total=False):
     """Of an activity."""
 
+    cancellation_type: ActivityCancellationType
     schedule_to_start_timeout: timedelta
     schedule_to_close_timeout: timedelta
     heartbeat_timeout: timedelta
@@ -36,6 +38,8 @@ MODEL: Options = {
     "start_to_close_timeout": timedelta(minutes=10),
     # A killed worker's call is resumed after this; a server outage that is longer repeats a paid call.
     "heartbeat_timeout": timedelta(seconds=30),
+    # A call that is cancelled still says what it has used.
+    "cancellation_type": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
     "retry_policy": RetryPolicy(
         maximum_interval=timedelta(seconds=60),
         maximum_attempts=6,
@@ -86,8 +90,8 @@ GRANT_WAIT = LIMIT_WAIT + timedelta(hours=1)
 
 AT_ONCE = timedelta(0)
 
-NOTICES_WAIT = timedelta(seconds=90)
-"""How long a run that has ended waits for its last notices; each is finite itself."""
+NOTICES_WAIT = timedelta(seconds=15)
+"""How long a run that has ended waits for its last notices: one attempt of each."""
 
 NOT_STARTED_ATTEMPTS = 3
 """How often a call that provably never began is scheduled."""

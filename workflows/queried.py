@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from temporalio.bridge.proto.workflow_activation import WorkflowActivation
+from temporalio.bridge.proto.workflow_activation import RemoveFromCache, WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.converter import SerializationContext, StorageDriverStoreContext
 from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
@@ -23,6 +23,8 @@ class QuerySafeRunner(WorkflowRunner):
     def __init__(self, runner: WorkflowRunner) -> None:
         self._runner = runner
         self.evict: Callable[[str], None] | None = None
+        self.left: Callable[[str, bool], None] = lambda run_id, ended: None
+        """Told of every run that leaves this worker, and whether its end is recorded now."""
 
     def prepare_workflow(self, defn: Any) -> None:
         """See base class."""
@@ -37,6 +39,8 @@ class QuerySafeRunner(WorkflowRunner):
         return _Watched(self._runner.create_instance(det), det.info.run_id, self)
 
 
+RECORDED = {RemoveFromCache.WORKFLOW_EXECUTION_ENDING, RemoveFromCache.CACHE_FULL}
+"""Why a run leaves whose end is recorded; without room for any run the second stands for both."""
 _NO_CONTEXT = StorageDriverStoreContext(target=None)
 
 
@@ -61,6 +65,9 @@ class _Watched(WorkflowInstance):
             self._loaded = True
         elif not any(job.HasField("remove_from_cache") for job in act.jobs):
             self._fresh.add(act.history_length)
+        for job in act.jobs:
+            if job.HasField("remove_from_cache"):
+                self._runner.left(self._run_id, job.remove_from_cache.reason in RECORDED)
         return self._run.activate(act)
 
     # Asked for every payload, and each answer of a sandboxed run costs as much as running it: our converter and

@@ -12,6 +12,9 @@ from workflows.notices import Notices
 from workflows.state import RunState
 from workflows.views import Board
 
+MOST_CHARS = 20_000
+"""Characters of a question: `status` shows all that are open."""
+
 
 class Asking:
     """The questions of one run."""
@@ -24,7 +27,7 @@ class Asking:
     async def ask(self, call_id: str, words: str, choices: tuple[str, ...], wait: timedelta) -> str | None:
         """The answer; None where nobody gave one in time, or the run was stopped. A question goes on where it was."""
         run, question_id = self._run, f"q-{call_id}"
-        if question_id not in run.questions.answers and question_id not in run.questions.open:
+        if not run.questions.knows(question_id):
             self._open(question_id, words, choices, wait)
         if (question := run.questions.open.get(question_id)) is not None:
             await self._wait(question)
@@ -35,6 +38,8 @@ class Asking:
 
     def _open(self, question_id: str, words: str, choices: tuple[str, ...], wait: timedelta) -> None:
         run, now = self._run, workflow.now()
+        if len(words) > MOST_CHARS:
+            words = f"{words[:MOST_CHARS]}[... {len(words)} characters in all ...]"
         question = Question(question_id=question_id, text=words, options=choices, asked_at=now, deadline=now + wait)
         run.questions.ask(question)
         run.note("question", question_id=question_id, text=words[:500], deadline=question.deadline.isoformat())

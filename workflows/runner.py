@@ -22,6 +22,8 @@ PASSED_THROUGH = (
     "attrs",
     "docstring_parser",
     "typing_extensions",
+    "jwt",
+    "cryptography",  # loaded a second time its native part aborts the whole process
 )
 """Pure modules: loaded once instead of for every run (5 ms of CPU and most of a cached run's memory otherwise).
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, is_cancelled_exception
 
 from perdure.agent import AgentSpec
-from perdure.contracts import CALL_MODEL, VERIFY, ModelInput, ModelOutput, VerifyInput, VerifyOutput
+from perdure.contracts import CALL_MODEL, NOTHING, VERIFY, ModelInput, ModelOutput, VerifyInput, VerifyOutput, tally_of
 from perdure.errors import ErrorKind
 from perdure.limits import REASONS as LIMIT_REASONS
 from perdure.limits import LimitReached, reached
@@ -85,6 +86,7 @@ class WorkflowRuntime:
             calls=[call.id for call in output.message.calls] or None,
             tokens=output.usage.total,
             cost_usd=output.cost,
+            message_id=output.message.id or None,
         )
         return Reply(
             message=output.message,
@@ -120,6 +122,7 @@ class WorkflowRuntime:
         while run.said:
             run.say(run.said.popleft()["text"])
         run.turn_calls.clear()
+        run.repetition.clear()
         run.counters["refused_repeats"] = 0
         return True
 
@@ -147,6 +150,10 @@ class WorkflowRuntime:
         """Add one to a counter of the run."""
         self._run.counters[name] += 1
         return self._run.counters[name]
+
+    def idle(self, words: str = "", done: Sequence[tuple[CallPart, Ran]] = ()) -> int:
+        """Take note of a reply; how many in a row brought nothing new."""
+        return self._run.repetition.step(self.spec, words, [(call, ran.message) for call, ran in done])
 
     def now(self) -> datetime:
         """The run's time."""
@@ -209,15 +216,37 @@ class WorkflowRuntime:
     async def _call_model(self, question: ModelInput) -> ModelOutput:
         run, label = self._run, self.spec.models[0].name or self.spec.models[0].provider
         try:
-            return await execute(CALL_MODEL, question, options.MODEL, f"{label}, step {run.account.steps + 1}")
+            output = await execute(CALL_MODEL, question, options.MODEL, f"{label}, step {run.account.steps + 1}")
         except ActivityError as error:
-            if is_cancelled_exception(error):
-                # What was sent is paid for; nobody will say how much was answered.
-                run.account.spend(Usage(input_tokens=self._estimate()), Decimal(0), confirmed=False)
-                raise
-            if isinstance(error.cause, ApplicationError) and error.cause.details:
-                self._count_lost(ModelOutput.model_validate(error.cause.details[0]))
+            self._count_failed(error)
+            if is_cancelled_exception(error) or _is_cancelled():
+                raise asyncio.CancelledError from error
             raise model_fault(error) from error
+        if _is_cancelled():
+            self._count_lost(output)
+            run.account.spend(output.usage, Decimal(output.cost))
+            raise asyncio.CancelledError
+        return output
+
+    def _count_failed(self, error: ActivityError) -> None:
+        """What a call without any reply has used: as its last attempt says, as its last heartbeat does, or guessed."""
+        cause = error.cause
+        if isinstance(cause, ApplicationError):
+            if cause.details:
+                self._count_lost(ModelOutput.model_validate(cause.details[0]))
+            return
+        # Nobody is left who would say it: what was sent is paid for.
+        left = cause.last_heartbeat_details if isinstance(cause, TimeoutError) else ()
+        used = tally_of(left) if left else Usage(input_tokens=self._estimate())
+        account = self._run.account
+        price = account.cost_usd / account.usage.total if account.usage.total else Decimal(0)
+        self._count_lost(ModelOutput(message=NOTHING, lost=used, lost_cost=str(price * used.total)))
+
+
+def _is_cancelled() -> bool:
+    """Whether who awaits here is to end; an activity that had a reply nevertheless does not raise that."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def model_fault(error: ActivityError) -> RunFault:

@@ -14,11 +14,14 @@ from perdure.approval import Refused, Request, Verdict
 from perdure.approvals import Approvals
 from perdure.arguments import check_arguments
 from perdure.contracts import ConversationRef, RunContext, RunInput
+from perdure.errors import ConfigError
 from perdure.family import ChildNeeds, Grant
 from perdure.limits import Account, LimitReached, Limits, LimitsOverride
 from perdure.messages import Message, Usage, UserMessage, text, text_of
 from perdure.outcomes import Ending
 from perdure.questions import Answer, Question, Questions
+from perdure.repetition import Repetition
+from workflows.announce import announce
 from workflows.turn import Planned, binding
 
 EVENT_BYTES = 256 * 1024
@@ -60,6 +63,8 @@ class Carried(BaseModel):
     parent: str | None = None
     reset_counted: str | None = None
     paused_until: datetime | None = None
+    began: datetime | None = None
+    repetition: Repetition = Field(default_factory=Repetition)
 
 
 class RunState:
@@ -82,6 +87,8 @@ class RunState:
         self.said_ids: dict[str, None] = {}
         self.calls: Counter[str] = Counter()
         self.turn_calls: Counter[str] = Counter()
+        self.repetition = Repetition()
+        """What this turn of the user has seen."""
         self.unsure: set[str] = set()
         """Calls whose outcome is unknown: an identical one needs a person."""
         self.approvals = Approvals(self._checked)
@@ -106,6 +113,8 @@ class RunState:
         """How often its limits were raised."""
         self.parent: str | None = None
         """Workflow id of the run that this one is a child of."""
+        self.misread = 0
+        """Decisions and answers that were refused here; a parent that has passed one on must learn that."""
         self.children: dict[str, str] = {}
         """Workflow ids of open child runs, and the call that started each."""
         self.paused_children: set[str] = set()
@@ -119,6 +128,10 @@ class RunState:
         self.ending: Ending | None = None
         self.activity = "starting"
         """What the run is doing, for people."""
+        self.began: datetime | None = None
+        """When the first run of the chain was started; None in that one."""
+        self.key_prefix = ""
+        """What idempotency keys begin with in a child run."""
         self._event_bytes = 0
         self._active_since: datetime | None = None
 
@@ -162,10 +175,16 @@ class RunState:
         """`seconds_left` as a timer takes it."""
         return timedelta(seconds=max(0.0, self.seconds_left()))
 
-    def extend(self, by: LimitsOverride) -> None:
-        """Raise the limits; whatever waits for that goes on."""
-        self.limits = self.limits.raised(by)
-        self.extended += 1
+    def extend(self, by: LimitsOverride, *, own: bool = False, apply: bool = True) -> None:
+        """Raise the limits, with `own` not above the agent's; whatever waits goes on. Raises Refused where too high."""
+        most = (self.context.most or self.context.spec.limits) if own and self.context else None
+        try:
+            raised = self.limits.raised(by, most)
+        except ConfigError as error:
+            raise Refused(str(error).removeprefix("Limits: ")) from None
+        if apply:
+            self.limits = raised
+            self.extended += 1
 
     # --- approvals ----------------------------------------------------------------------------------------------------
 
@@ -224,6 +243,7 @@ class RunState:
         event = {"n": self.event_count, "at": workflow.now().isoformat(), "type": kind, **present}
         self.events.append(event)
         self._event_bytes += _size(event)
+        announce(self, event)
         while self._event_bytes > EVENT_BYTES and len(self.events) > 1:
             self._event_bytes -= _size(self.events.popleft())
 
@@ -235,7 +255,7 @@ class RunState:
             workflow.continue_as_new(args=[None, self.carry()])
 
     def carry(self) -> Carried:
-        """Everything the next run of the chain needs."""
+        """Everything the next run of the chain needs; what may still change in this one is copied."""
         assert self.input is not None
         assert self.context is not None
         self.tick()
@@ -245,7 +265,7 @@ class RunState:
             limits=self.limits,
             attributes=self.attributes,
             messages=tuple(self.messages),
-            account=self.account,
+            account=self.account.model_copy(deep=True),
             counters=dict(self.counters),
             next_call=self.next_call,
             said=tuple(self.said),
@@ -253,24 +273,25 @@ class RunState:
             calls=dict(self.calls),
             turn_calls=dict(self.turn_calls),
             unsure=tuple(sorted(self.unsure)),
-            settled=self.approvals.settled,
+            settled=dict(self.approvals.settled),
             events=tuple(self.events),
             event_count=self.event_count,
             last_usage=self.last_usage,
             stop_reason=self.stop_reason,
-            turn=tuple(self.turn),
-            requests=self.approvals.open,
-            remembered=self.approvals.remembered,
-            questions=self.questions.open,
-            answers=self.questions.answers,
+            turn=tuple(plan.model_copy() for plan in self.turn),
+            requests={call_id: request.model_copy(deep=True) for call_id, request in self.approvals.open.items()},
+            remembered=dict(self.approvals.remembered),
+            questions=dict(self.questions.open),
+            answers=dict(self.questions.answers),
             parent=self.parent,
             reset_counted=self.reset_counted,
             paused_until=self.paused_until,
+            began=self.began or workflow.info().workflow_start_time,
+            repetition=self.repetition.model_copy(deep=True),
         )
 
     def take_over(self, carried: Carried) -> None:
-        """Go on from what an earlier run of the chain carried; what handlers brought meanwhile comes after it."""
-        early = list(self.said)
+        """Go on from what an earlier run of the chain carried, before any message is taken."""
         self.input, self.context, self.limits = carried.input, carried.context, carried.limits
         self.attributes = carried.attributes
         self.messages = list(carried.messages)
@@ -278,10 +299,10 @@ class RunState:
         self.account = carried.account.model_copy()
         self.counters = Counter(carried.counters)
         self.next_call = carried.next_call
-        self.said_ids = {**dict.fromkeys(carried.said_ids), **self.said_ids}
-        self.said = deque([*carried.said, *(e for e in early if e.get("message_id") not in carried.said_ids)])
+        self.said_ids, self.said = dict.fromkeys(carried.said_ids), deque(carried.said)
         self.calls, self.turn_calls = Counter(carried.calls), Counter(carried.turn_calls)
         self.unsure = set(carried.unsure)
+        self.repetition = carried.repetition.model_copy(deep=True)
         self.approvals.settled.update(carried.settled)
         self.approvals.open.update(carried.requests)
         self.approvals.remembered.update(carried.remembered)
@@ -289,15 +310,13 @@ class RunState:
         self.questions.answers.update(carried.answers)
         self.turn = list(carried.turn)
         self.parent, self.reset_counted = carried.parent, carried.reset_counted
-        self.paused_until = carried.paused_until
+        self.paused_until, self.began = carried.paused_until, carried.began
+        self.key_prefix = carried.context.key_prefix
         self.know()
-        brought = list(self.events)
         self.events, self._event_bytes = deque(carried.events), sum(map(_size, carried.events))
         self.event_count = carried.event_count
-        for event in brought:
-            self.note(event.pop("type"), **{k: v for k, v in event.items() if k not in {"n", "at"}})
         self.last_usage = carried.last_usage
-        self.stop_reason = self.stop_reason or carried.stop_reason
+        self.stop_reason = carried.stop_reason
         self._active_since = workflow.now() if self.counting else None
 
     def know(self) -> None:

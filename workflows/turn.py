@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from perdure.approval import Approval
 from perdure.canonical import digest
-from perdure.messages import CallPart, ToolMessage
+from perdure.messages import CallPart, ToolMessage, Whole
 from perdure.tools import ToolSpec
 
 
@@ -41,9 +41,14 @@ class Planned(BaseModel):
 
 def identity(call: CallPart) -> str:
     """The same for the same tool and arguments."""
-    return digest({"tool": call.tool, "arguments": call.arguments})[7:23]
+    return digest({"tool": call.tool, **_content(call.arguments, call.whole)})[7:23]
 
 
-def binding(tool: str, arguments: dict[str, Any], spec: ToolSpec) -> str:
+def binding(tool: str, arguments: dict[str, Any], spec: ToolSpec, whole: Whole | None = None) -> str:
     """The digest that an approval is bound to: tool name, arguments and definition."""
-    return digest({"tool": tool, "arguments": arguments, "definition": spec.definition})
+    return digest({"tool": tool, **_content(arguments, whole), "definition": spec.definition})
+
+
+def _content(arguments: dict[str, Any], whole: Whole | None) -> dict[str, Any]:
+    """The arguments, or the digest of them where they are not here; the two cannot be mistaken for each other."""
+    return {"arguments": arguments} if whole is None else {"whole": whole.digest}

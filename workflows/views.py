@@ -9,8 +9,11 @@ from typing import Any
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 
+from perdure.approval import Pending
+from perdure.canonical import canonical_json, digest
 from perdure.contracts import OUTPUT_LIMIT, STRUCTURED_LIMIT
-from perdure.messages import AssistantMessage, Message, text_of
+from perdure.excerpt import excerpt
+from perdure.messages import AssistantMessage, Message, Whole, text_of
 from perdure.outcomes import Ending, RunResult
 from perdure.plain import Plain
 from workflows.state import RunState
@@ -52,8 +55,9 @@ def status(run: RunState) -> Plain:
 
 
 def approvals(run: RunState) -> list[dict[str, Any]]:
-    """Open requests for approval."""
-    return [request.pending.model_dump(mode="json", exclude_none=True) for request in run.approvals.open.values()]
+    """Open requests for approval; many and large ones with excerpts of their arguments."""
+    room = PAGE_BYTES // max(1, len(run.approvals.open))
+    return [_shown(request.pending, room) for request in run.approvals.open.values()]
 
 
 def usage(run: RunState) -> Plain:
@@ -120,7 +124,9 @@ def result(run: RunState, ending: Ending) -> Plain:
         agent=run.context.spec.name if run.context else _asked_agent(run),
         spec_digest=run.context.digest if run.context else "",
     )
-    return Plain(made.model_dump(mode="json"))
+    spent = run.account.children
+    below = {"children": spent.model_dump(include={"steps", "tool_calls"})} if spent.steps or spent.tool_calls else {}
+    return Plain(**made.model_dump(mode="json"), **below)
 
 
 def last_text(run: RunState) -> str:
@@ -208,6 +214,17 @@ def _number(want: Any, field: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError(f'this query takes {{"{field}": n}} with a whole number from 0 on')
     return value
+
+
+def _shown(pending: Pending, room: int) -> dict[str, Any]:
+    dumped = pending.model_dump(mode="json", exclude_none=True)
+    for decision in dumped["decisions"]:
+        decision["reason"] = (decision.get("reason") or "")[:1_000] or None
+    if len(json.dumps(pending.arguments)) <= room:
+        return dumped
+    text = canonical_json(pending.arguments)
+    whole = pending.whole or Whole(digest=digest(pending.arguments), size=len(text.encode()))
+    return {**dumped, "arguments": excerpt(pending.arguments), "whole": whole.model_dump()}
 
 
 def _weight(message: Message) -> int:

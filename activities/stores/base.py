@@ -19,11 +19,22 @@ class BlobCorrupt(PerdureError):
     """A blob's bytes are not those of its digest; the message names it and where it lies."""
 
 
+class StoreDown(PerdureError):
+    """The store cannot be used just now; the message says where it is and why. Trying again later may help."""
+
+
 class BlobStore(Protocol):
-    """Keeps bytes under a digest `"sha256:<64 hex digits>"`; several processes may use one store at once."""
+    """Keeps bytes under a digest `"sha256:<64 hex digits>"`; several processes may use one store at once.
+
+    Every method raises StoreDown where the store cannot be used.
+    """
+
+    async def prepare(self) -> None:
+        """Write and read one small blob, so that a store that cannot be used is told at once; raises ConfigError."""
+        ...
 
     async def put(self, data: bytes) -> str:
-        """Keep `data` durably and return its digest; the same bytes again cost nothing."""
+        """Keep `data` durably and return its digest; a damaged copy already there is replaced."""
         ...
 
     async def get(self, digest: str) -> bytes:
@@ -34,7 +45,24 @@ class BlobStore(Protocol):
         """Whether there is a blob under this digest; what is no digest has none."""
         ...
 
+    async def delete(self, digest: str) -> None:
+        """Remove a blob; one that is not there, or no digest, is no error."""
+        ...
+
 
 def digest_of(data: bytes) -> str:
     """The digest under which a store keeps `data`."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def verify(digest: str, data: bytes, place: str) -> bytes:
+    """The data, if they are those of the digest; raises BlobCorrupt, which names the place."""
+    if digest_of(data) != digest:
+        raise BlobCorrupt(f"{place} does not hold the bytes of {digest}; restore it from a backup")
+    return data
+
+
+def check(digest: str) -> None:
+    """Raise BlobMissing for a text that is no digest."""
+    if not DIGEST.fullmatch(digest):
+        raise BlobMissing(f"{digest[:100]!r} is no digest; a digest is 'sha256:' and 64 hex digits")

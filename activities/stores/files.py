@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
-from activities.stores.base import DIGEST, BlobCorrupt, BlobMissing, digest_of
+from activities.stores.base import DIGEST, BlobMissing, StoreDown, check, digest_of, verify
 from perdure.errors import ConfigError, PerdureError
+
+T = TypeVar("T")
 
 
 class FileStore:
@@ -25,38 +29,48 @@ class FileStore:
         """Write and read one small blob, so that a folder that cannot be used is told at once; raises ConfigError."""
         try:
             await self.get(await self.put(b"perdure"))
-        except (OSError, PerdureError) as error:
+        except PerdureError as error:
             raise ConfigError(f"PERDURE_DATA_DIR: {self.root.parent} cannot be used: {error}") from None
 
     async def put(self, data: bytes) -> str:
-        """Keep `data` durably and return its digest; a damaged copy already there is replaced."""
-        return await asyncio.to_thread(self._write, data)
+        """Keep `data` durably and return its digest; a damaged copy already there is replaced. Raises StoreDown."""
+        return await self._do(lambda: self._write(data))
 
     async def get(self, digest: str) -> bytes:
-        """Return the bytes of a digest, verified; raises BlobMissing or BlobCorrupt."""
-        return await asyncio.to_thread(self._read, digest)
+        """Return the bytes of a digest, verified; raises BlobMissing, BlobCorrupt, StoreDown."""
+        check(digest)
+        return await self._do(lambda: self._read(digest))
 
     async def exists(self, digest: str) -> bool:
         """Whether there is a blob under this digest."""
-        return DIGEST.fullmatch(digest) is not None and await asyncio.to_thread(self._path(digest).is_file)
+        return DIGEST.fullmatch(digest) is not None and await self._do(self._path(digest).is_file)
+
+    async def delete(self, digest: str) -> None:
+        """Remove a blob, if there is one; raises StoreDown."""
+        if DIGEST.fullmatch(digest):
+            await self._do(lambda: self._path(digest).unlink(missing_ok=True))
+
+    async def _do(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.to_thread(work)
+        except OSError as error:
+            raise StoreDown(f"{self.root}: {error}") from None
 
     def _path(self, digest: str) -> Path:
         name = digest.removeprefix("sha256:")
         return self.root / name[:2] / name[2:4] / name
 
     def _read(self, digest: str) -> bytes:
-        if not DIGEST.fullmatch(digest):
-            raise BlobMissing(f"{digest[:100]!r} is no digest; a digest is 'sha256:' and 64 hex digits")
         path = self._path(digest)
         try:
             data = path.read_bytes()
         except FileNotFoundError:
+            if not self.root.is_dir():
+                raise StoreDown(f"there is no folder {self.root}; is its file system mounted?") from None
             raise BlobMissing(
                 f"{digest} is not in {self.root}; every worker needs the store that the run's other workers write to"
             ) from None
-        if digest_of(data) != digest:
-            raise BlobCorrupt(f"{path} does not hold the bytes of {digest}; restore this file from a backup")
-        return data
+        return verify(digest, data, str(path))
 
     def _write(self, data: bytes) -> str:
         digest = digest_of(data)

@@ -5,29 +5,34 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
 
-from perdure.cli import decisions, runs, serve, setup
-from perdure.cli.output import note, show
+from perdure.cli import decisions, export, following, replay, runs, serve, setup
+from perdure.cli.output import note, note_json, show
 from perdure.embedded import EmbeddedServerError
 from perdure.errors import ConfigError, InvalidInput, PerdureError, Unreachable
 
 COMMANDS: Mapping[str, Callable[..., Any]] = {
     "dev": serve.dev,
     "worker": serve.worker,
-    "run": runs.run,
+    "run": following.run,
     "list": runs.list_runs,
     "show": runs.show_run,
-    "events": runs.events,
+    "events": following.events,
     "approvals": decisions.approvals,
     "approve": decisions.approve,
     "deny": decisions.deny,
+    "decision-key": decisions.decision_key,
     "say": decisions.say,
     "answer": decisions.answer,
+    "extend": decisions.extend,
     "stop": decisions.stop,
     "cancel": decisions.cancel,
+    "replay": replay.replay,
+    "export": export.export,
     "init": setup.init,
     "doctor": setup.doctor,
 }
@@ -64,7 +69,6 @@ def make_app() -> typer.Typer:
         name="perdure",
         help="LLM agents as durable workflows on Temporal.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
     )
     app.callback()(_options)
@@ -82,12 +86,22 @@ def _options(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line and return its exit code; an error of Perdure is one line on standard error."""
+    """Run a command line and return its exit code.
+
+    An error of Perdure is one line on standard error; where the command has `--json` it is one JSON object there.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # what a terminal's encoding lacks must not end a command
+            stream.reconfigure(errors="replace")
     try:
         make_app()(args=list(arguments), prog_name="perdure")
     except PerdureError as error:
-        note(error)
-        return next(code for kind, code in CODES if isinstance(error, kind))
+        code = next(code for kind, code in CODES if isinstance(error, kind))
+        if "--json" in arguments:
+            note_json({"error": str(error), "type": type(error).__name__, "code": code})
+        else:
+            note(error)
+        return code
     except KeyboardInterrupt:
         return INTERRUPTED
     except SystemExit as done:

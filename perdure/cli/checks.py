@@ -1,10 +1,10 @@
-"""The checks of `perdure doctor`: each is a generator of findings, and none stops the others."""
+"""The checks of `perdure doctor` that a server answers: each is a generator of findings, and none stops the others."""
 
 from __future__ import annotations
 
-import os
+import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
-from pathlib import Path
+from datetime import timedelta
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -13,18 +13,17 @@ from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 
-from perdure.agent import Agent
+from perdure.client import RUNS
 from perdure.connection import connect, rpc_errors
-from perdure.diagnosis import missing_worker
-from perdure.embedded import SEARCH_ATTRIBUTES, find_binary
-from perdure.errors import ConfigError, PerdureError, ProviderError
-from perdure.messages import Usage
-from perdure.model import Model
-from perdure.worker_settings import WorkerSettings
+from perdure.diagnosis import PROBLEMS, STUCK, clock_behind, missing_worker, pollers
+from perdure.embedded import SEARCH_ATTRIBUTES
+from perdure.errors import InvalidInput, PerdureError
 
 SHORT_RETENTION_DAYS = 30
-SAMPLE = Usage(input_tokens=1_000, output_tokens=1_000)
-"""A call whose price is asked for, to learn whether one is known."""
+SHOWN = 10
+"""Ids of stuck runs that one line names."""
+CLOCKS = timedelta(seconds=5)
+"""A difference of clocks that does no harm."""
 
 
 class Check(BaseModel):
@@ -38,25 +37,20 @@ class Check(BaseModel):
     fix: str | None = None
 
 
-async def check_all(targets: Sequence[str], settings: WorkerSettings) -> list[Check]:
-    """Every finding; an unreachable server leaves out what only it can answer."""
-    found = [check async for check in _server(settings.task_queue)]
-    return [*found, _data_folder(Path(settings.data_dir)), *_binary(), *_agents(targets)]
-
-
-async def _server(queue: str) -> AsyncIterator[Check]:
+async def server_checks(queue: str, tool_queues: Sequence[str] = ()) -> AsyncIterator[Check]:
+    """Everything about the server, its namespace and the workers of the queue and of the queues of tools."""
     try:
         client = await connect()
-    except PerdureError as error:
-        yield Check(name="connection", level="fail", text=str(error))
-        return
-    try:
         with rpc_errors(client):
             days = await _retention(client)
             listed = await client.operator_service.list_search_attributes(
                 ListSearchAttributesRequest(namespace=client.namespace)
             )
-            missing = await missing_worker(client, queue)
+            found = [check async for check in _workers(client, queue)]
+            for name in tool_queues:
+                if name != queue and (missing := await missing_worker(client, name, activities=True)) is not None:
+                    found.append(Check(name="worker of tools", level="warn", text=missing))
+            stuck = await _stuck(client)
     except PerdureError as error:
         yield Check(name="connection", level="fail", text=str(error))
         return
@@ -69,13 +63,23 @@ async def _server(queue: str) -> AsyncIterator[Check]:
         text=f"closed runs are kept {days:g} days",
         fix=f"temporal operator namespace update --namespace {client.namespace} --retention 90d" if short else None,
     )
-    for check in _attributes(dict(listed.custom_attributes)):
+    for check in (*attribute_checks(dict(listed.custom_attributes)), *found, stuck):
         yield check
-    yield Check(
-        name="worker",
-        level="warn" if missing else "ok",
-        text=missing or f"a worker polls queue {queue!r}",
-    )
+
+
+async def worker_here(queue: str) -> list[Check]:
+    """Whether a worker of this machine polls the queue: the health check of a container."""
+    try:
+        client = await connect()
+        with rpc_errors(client):
+            found = await pollers(client, queue)
+    except PerdureError as error:
+        return [Check(name="connection", level="fail", text=str(error))]
+    host = socket.gethostname()
+    here = [identity for identity in found if identity.partition("@")[2] == host]
+    if here:
+        return [Check(name="worker", level="ok", text=f"{', '.join(here)} polls queue {queue!r}")]
+    return [Check(name="worker", level="fail", text=f"no worker of {host!r} polls queue {queue!r}")]
 
 
 async def _retention(client: Client) -> float:
@@ -83,7 +87,8 @@ async def _retention(client: Client) -> float:
     return described.config.workflow_execution_retention_ttl.ToTimedelta().total_seconds() / 86_400
 
 
-def _attributes(registered: dict[str, IndexedValueType.ValueType]) -> Iterator[Check]:
+def attribute_checks(registered: dict[str, IndexedValueType.ValueType]) -> Iterator[Check]:
+    """Search attributes that are missing or of another type."""
     wanted = {name: attribute_type(kind) for name, kind in SEARCH_ATTRIBUTES.items()}
     missing = [name for name in wanted if name not in registered]
     wrong = [name for name, kind in wanted.items() if registered.get(name, kind) != kind]
@@ -98,6 +103,42 @@ def _attributes(registered: dict[str, IndexedValueType.ValueType]) -> Iterator[C
         yield Check(name="search attributes", level="ok", text=f"all {len(wanted)} are registered")
 
 
+async def _workers(client: Client, queue: str) -> AsyncIterator[Check]:
+    """Who polls the queue, for runs and for their calls, and what their polls say of this machine's clock."""
+    for activities, what in ((False, "runs"), (True, "calls")):
+        if (missing := await missing_worker(client, queue, activities=activities)) is not None:
+            yield Check(name="worker", level="warn", text=missing if what == "runs" else f"for calls: {missing}")
+            return
+    polling = await pollers(client, queue)
+    yield Check(name="worker", level="ok", text=f"{len(polling)} polls queue {queue!r}: {', '.join(sorted(polling))}")
+    behind = await clock_behind(client, queue)
+    if behind > CLOCKS:
+        text = f"this machine's clock is at least {behind.total_seconds():.0f} s behind the server's"
+        fix = "set the clocks by NTP; deadlines and `perdure show` are wrong by that much"
+        yield Check(name="clock", level="warn", text=text, fix=fix)
+
+
+async def _stuck(client: Client) -> Check:
+    """Open runs whose workflow task fails again and again."""
+    query = f"{RUNS} AND {STUCK}"
+    try:
+        with rpc_errors(client):
+            count = (await client.count_workflows(query)).count
+            ids = [run.id async for run in client.list_workflows(query, limit=SHOWN)] if count else []
+    except InvalidInput:  # a server before 1.30
+        return Check(name="stuck runs", level="ok", text=f"not known: the server has no {PROBLEMS}")
+    if not count:
+        return Check(name="stuck runs", level="ok", text="none")
+    more = f" and {count - len(ids)} more: `perdure list --stuck`" if count > len(ids) else ""
+    return Check(
+        name="stuck runs",
+        level="fail",
+        text=f"{count}, their workflow task fails: {', '.join(ids)}{more}",
+        fix=f"`perdure show {ids[0] if ids else 'ID'}` says why; a corrected worker lets them go on, a replay error "
+        "needs the code that they began with",
+    )
+
+
 def attribute_type(name: str) -> IndexedValueType.ValueType:
     """Temporal's number of a type such as `Keyword`."""
     return IndexedValueType.Value(f"INDEXED_VALUE_TYPE_{name.upper()}")
@@ -106,61 +147,3 @@ def attribute_type(name: str) -> IndexedValueType.ValueType:
 def type_name(number: IndexedValueType.ValueType) -> str:
     """The name of a type as Temporal's command line writes it."""
     return IndexedValueType.Name(number).removeprefix("INDEXED_VALUE_TYPE_").capitalize()
-
-
-def _data_folder(folder: Path) -> Check:
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        problem = "is no folder" if not there.is_dir() else "cannot be written"
-        fix = "a worker keeps large values there; set PERDURE_DATA_DIR to a folder that can be written"
-        return Check(name="data folder", level="fail", text=f"{folder}: {there} {problem}", fix=fix)
-    text = f"{folder} can be written" if there == folder.absolute() else f"{folder} can be made"
-    return Check(name="data folder", level="ok", text=text)
-
-
-def _binary() -> Iterator[Check]:
-    try:
-        yield Check(name="embedded server", level="ok", text=str(find_binary()))
-    except ConfigError as error:
-        yield Check(name="embedded server", level="warn", text=str(error), fix="only `dev` and `local` need it")
-
-
-def _agents(targets: Sequence[str]) -> Iterator[Check]:
-    from activities.registry import Registry, load  # the runtime, found through the launcher's path
-
-    for target in targets:
-        registry = Registry()
-        try:
-            load([target], registry)
-        except ConfigError as error:
-            yield Check(name="agents", level="fail", text=str(error))
-            continue
-        yield Check(name="agents", level="ok", text=f"{target}: {', '.join(registry.agents)}")
-        for agent in registry.agents.values():
-            yield from _models(agent)
-
-
-def _models(agent: Agent) -> Iterator[Check]:
-    from activities.prices import cost_of
-
-    for model in agent.models:
-        name = f"model of {agent.name}"
-        try:
-            _reach(model)
-        except ProviderError as error:
-            yield Check(name=name, level="fail", text=str(error))
-            continue
-        yield Check(name=name, level="ok", text=f"{model.label} can be called from here")
-        if cost_of(model, SAMPLE) is None:
-            text = f"no price is known for {model.label}: its cost counts as zero"
-            yield Check(
-                name=name, level="warn", text=text, fix="give it one: Model(..., price=Price(input=..., output=...))"
-            )
-
-
-def _reach(model: Model) -> None:
-    """Raise ProviderError where the environment lacks what the model needs; nothing is sent."""
-    from activities.endpoints import endpoint_of, entry_of
-
-    if entry_of(model).auth != "none":
-        endpoint_of(model, "", os.environ)

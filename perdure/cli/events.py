@@ -1,15 +1,17 @@
-"""How one event of a run reads in a terminal."""
+"""How one event of a run reads in a terminal, and as a CloudEvent."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+from urllib.parse import quote as url_quote
 
 from perdure.cli.output import line, moment, short_json
 from perdure.messages import AssistantMessage, Message, ToolMessage, text_of
-from perdure.status import RunEvent
+from perdure.status import RunEvent, StreamEvent
 
 
 @dataclass
@@ -43,10 +45,7 @@ Fields = Mapping[str, Any]
 _MARKS: Mapping[str, Callable[[Fields, CallBook], str]] = {
     "run_started": lambda e, b: f"{e.get('agent')} starts with {e.get('model')}",
     "continued": lambda e, b: "goes on in a new workflow run",
-    "reply": lambda e, b: (
-        f"step {e.get('step')}: {line(e.get('text') or '(no text)')}"
-        f"  [{e.get('tokens', 0)} tokens, ${e.get('cost_usd')}]"
-    ),
+    "reply": lambda e, b: f"step {e.get('step')}: {line(e.get('text') or '(no text)')}  {_spent(e)}",
     "tool_start": lambda e, b: f"  -> {b.call(e.get('call_id'), e.get('tool'))}",
     "tool_end": lambda e, b: (
         f"  <- {e.get('call_id')} {e.get('tool')} {'failed' if e.get('error') else e.get('status')}"
@@ -99,6 +98,11 @@ def in_words(event: RunEvent, book: CallBook) -> str:
     return told(fields, book) if told else f"  {event.type} {_fields(event)}".rstrip()
 
 
+def spent(event: RunEvent) -> str:
+    """What a reply has cost."""
+    return _spent(event.model_extra or {})
+
+
 def style_of(event: RunEvent) -> str:
     """The style of its line."""
     return _STYLES.get(event.type, "")
@@ -109,6 +113,23 @@ def plain(event: RunEvent) -> str:
     return f"{event.n:>4} {moment(event.at)} {event.type} {_fields(event)}".rstrip()
 
 
+def as_cloud_event(event: StreamEvent | RunEvent, namespace: str, run: str) -> dict[str, Any]:
+    """The event by CloudEvents 1.0; one of the log has the same id for everybody who reads it."""
+    data = event.model_dump(mode="json", exclude_unset=True)
+    at, kind = data.pop("at"), data.pop("type")
+    return {
+        "specversion": "1.0",
+        # A run that was reset gives a number to another event.
+        "id": f"{event.n}-{at}" if event.n is not None else f"live-{secrets.token_hex(8)}",
+        "source": f"/{url_quote(namespace, '')}/{url_quote(run, '')}",
+        "type": f"perdure.{kind}",
+        "time": at,
+        "subject": run,
+        "datacontenttype": "application/json",
+        "data": data,
+    }
+
+
 def _fields(event: RunEvent) -> str:
     return " ".join(
         f"{name}={_time(value) if name in _TIMES else line(value if isinstance(value, str) else short_json(value))}"
@@ -116,5 +137,12 @@ def _fields(event: RunEvent) -> str:
     )
 
 
-def _time(value: str | None) -> str:
+def _spent(fields: Fields) -> str:
+    return f"[{fields.get('tokens', 0)} tokens, ${fields.get('cost_usd')}]"
+
+
+def _time(value: str | float | None) -> str:
+    """A moment, or the seconds by which a deadline was extended."""
+    if not isinstance(value, str):
+        return "" if value is None else f"{value:g}s"
     return moment(datetime.fromisoformat(value)) if value else ""

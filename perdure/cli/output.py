@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from pydantic_core import to_jsonable_python
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -43,6 +43,11 @@ def note(value: object) -> None:
     print(f"perdure: {line(value, 2_000)}", file=sys.stderr, flush=True)
 
 
+def note_json(value: Any) -> None:
+    """Print one JSON object for programs on standard error."""
+    print(_SURROGATES.sub("\ufffd", json.dumps(value)), file=sys.stderr, flush=True)
+
+
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table; long cells are folded, never cut."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -51,6 +56,11 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None
     for row in rows:
         table.add_row(*(Text("" if cell is None else clean(cell)) for cell in row))
     _console().print(table)
+
+
+def show_rich(drawing: RenderableType) -> None:
+    """Print what rich draws; its texts must be clean."""
+    _console().print(drawing)
 
 
 def show_json(value: Any) -> None:

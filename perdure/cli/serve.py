@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
@@ -50,7 +49,12 @@ Targets = Annotated[
 
 
 def worker(targets: Targets) -> None:
-    """Serve agents for a Temporal server that runs elsewhere; the same as `python worker.py`."""
+    """Serve agents for a Temporal server that runs elsewhere; the same as `python worker.py`.
+
+    SIGTERM or Ctrl-C lets calls end that must not be cut; a second one ends the process at once.
+
+    Example: perdure worker my_agents.py
+    """
     import worker as process  # the runtime, found through the launcher's path
 
     set_log_level(os.environ)
@@ -68,7 +72,10 @@ def dev(
 ) -> None:
     """Run a Temporal server and a worker together, with everything kept in PERDURE_DATA_DIR.
 
-    Where a server already runs on that folder it is used; the last process that uses it stops it.
+    Where a server already runs on that folder it is used; the last process that uses it stops it. A second Ctrl-C ends
+    everything at once.
+
+    Example: perdure dev my_agents.py
     """
     from activities.registry import Registry, load
 
@@ -94,13 +101,13 @@ def dev(
 async def _serve(server: SharedServer, endpoint: Endpoint, registry: Registry, chosen: WorkerSettings) -> bool:
     """Serve until a signal, or until the server has died, which returns True."""
     from activities.converter import data_converter
-    from activities.stores.files import FileStore
+    from activities.shutdown import stop_on_signals
+    from activities.stores.choice import choose_store
     from worker import serving
 
     stop = asyncio.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    client = await connect_embedded(endpoint.address, data_converter(FileStore(Path(chosen.data_dir) / "blobs")))
+    stop_on_signals(stop, server.close)
+    client = await connect_embedded(endpoint.address, data_converter(choose_store(chosen, os.environ)))
     if any(_lives(identity) for identity in await pollers(client, chosen.task_queue)):
         note(
             f"another worker polls queue {chosen.task_queue!r}; all workers of a queue must serve the same agents; "
@@ -114,7 +121,7 @@ async def _serve(server: SharedServer, endpoint: Endpoint, registry: Registry, c
                 await asyncio.wait_for(stop.wait(), LOOK)
             if not await asyncio.to_thread(server.alive):
                 return True
-        show("stopping the worker; calls that must not be cut are finished first")
+        show("stopping the worker; calls that must not be cut are finished first; Ctrl-C again ends it at once")
     return False
 
 

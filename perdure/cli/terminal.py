@@ -17,7 +17,10 @@ class Keyboard:
         self._loop.add_reader(self._file, self._read)
 
     def _read(self) -> None:
-        data = os.read(self._file, 4096)
+        try:
+            data = os.read(self._file, 4096)
+        except OSError:  # the terminal has been closed
+            data = b""
         if not data:  # the end of input: nobody will answer any more
             self._loop.remove_reader(self._file)
             self._lines.put_nowait(None)

@@ -7,6 +7,10 @@ from perdure.runtime import Reply, Runtime
 from perdure.strategies.parameters import ToolLoop
 
 EMPTY = "Your reply was empty. Answer the user, or call a tool."
+IDLE = (
+    "Your last replies brought nothing new: the same calls, or nearly the same, with errors or results that you have. "
+    "Do something else, or answer with what you know."
+)
 MISSING = "You announced a tool call but sent none. Send the call, or answer the user."
 
 
@@ -14,10 +18,12 @@ async def tool_loop(rt: Runtime, params: ToolLoop) -> Ending:
     """Run the tools a model asks for until it answers without asking; then check the answer and end."""
     while True:
         if calls := rt.open_calls():
-            for ran in await rt.tools(calls, max_repeats=params.max_repeats):
-                if ran.final:
-                    text = "".join(p.text for p in ran.message.parts if p.type == "text")
-                    return Ending(outcome=Outcome.SUCCESS, output=text, structured=ran.structured)
+            results = await rt.tools(calls, max_repeats=params.max_repeats)
+            if final := next((ran for ran in results if ran.final), None):
+                text = "".join(p.text for p in final.message.parts if p.type == "text")
+                return Ending(outcome=Outcome.SUCCESS, output=text, structured=final.structured)
+            if stuck := _stuck(rt, params, rt.idle("", list(zip(calls, results, strict=False)))):
+                return stuck
         fresh = rt.take_said() or len(rt.messages) <= 1
         reply = await rt.model(tool_choice=rt.spec.tool_choice if fresh else "auto")
         if reply.calls:
@@ -31,6 +37,8 @@ async def tool_loop(rt: Runtime, params: ToolLoop) -> Ending:
             if rt.count("nudge") > params.max_nudges:
                 return _end(Outcome.FAILED, nudge[0], reply, nudge[1])
             rt.tell(nudge[1], nudge[0])
+            if stuck := _stuck(rt, params, rt.idle(reply.text)):
+                return stuck
             continue
         if reply.finish != "stop":
             return _end(*_UNFINISHED[reply.finish], reply)
@@ -42,6 +50,8 @@ async def tool_loop(rt: Runtime, params: ToolLoop) -> Ending:
         if rt.count("correction") > rt.spec.corrections:
             return _end(Outcome.NO_SOLUTION, "output_schema" if reply.misfit else "verify", reply, problem)
         rt.tell(f"Your answer was not accepted: {problem}")
+        if stuck := _stuck(rt, params, rt.idle(reply.text)):
+            return stuck
 
 
 _UNFINISHED = {
@@ -49,6 +59,15 @@ _UNFINISHED = {
     "filtered": (Outcome.BLOCKED, "filtered"),
     "refused": (Outcome.NO_SOLUTION, "refused"),
 }
+
+
+def _stuck(rt: Runtime, params: ToolLoop, idle: int) -> Ending | None:
+    """Tell the model that it gets nowhere, and end where that did not help."""
+    if idle == params.max_idle:
+        rt.tell(IDLE, "idle")
+    if idle < 2 * params.max_idle:
+        return None
+    return Ending(outcome=Outcome.NO_SOLUTION, reason="loop", message=f"{idle} replies in a row brought nothing new")
 
 
 def _nothing(reply: Reply) -> tuple[str, str] | None:

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Any, Literal, Optional
 
 import pytest
@@ -16,13 +17,12 @@ from temporalio.api.common.v1 import Payload
 from temporalio.api.sdk.v1.external_storage_pb2 import ExternalStorageReference
 from temporalio.client import Client, WorkflowHandle
 from temporalio.common import RawValue, RetryPolicy
-from temporalio.converter import StorageDriverClaim, StorageDriverRetrieveContext
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.converter import PerdurePayloadConverter, data_converter
-from activities.stores.base import BlobMissing, digest_of
-from activities.stores.driver import OFFLOAD_BYTES, StoreDriver
+from activities.stores.base import StoreDown
+from activities.stores.driver import OFFLOAD_BYTES, payload_storage
 from activities.stores.files import FileStore
 from perdure.embedded import EmbeddedServer
 from perdure.plain import Plain
@@ -217,11 +217,29 @@ async def test_a_broken_reference_is_a_value(store: FileStore, payload: Payload)
     assert "reference" in value.reason
 
 
-async def test_a_missing_blob_is_an_error(store: FileStore) -> None:
-    """A sound reference whose blob is not there is an error, for a worker with the right store will find it."""
-    claim = StorageDriverClaim({"digest": digest_of(b"never put")})
-    with pytest.raises(BlobMissing):
-        await StoreDriver(store).retrieve(StorageDriverRetrieveContext(), [claim])
+async def test_a_missing_blob_is_refused_or_an_error(store: FileStore) -> None:
+    """Where anything may come a reference to nothing is an Undecodable; where a type is expected it is an error."""
+    converter = data_converter(store)
+    (sent,) = await converter.encode([{"text": "m" * OFFLOAD_BYTES}])
+    digest = payload_storage(store).digest_of(sent)
+    assert digest is not None
+    await store.delete(digest)
+    (value,) = await converter.decode([sent])
+    assert isinstance(value, Undecodable)
+    assert digest in value.reason
+    with pytest.raises(ValueError, match=digest):
+        await converter.decode([sent], [dict])
+
+
+async def test_an_outage_is_no_missing_blob(store: FileStore, tmp_path: Path) -> None:
+    """While the store is away nothing is refused: it is an error, after which Temporal tries again."""
+    (tmp_path / "file").touch()
+    (sent,) = await data_converter(store).encode([{"text": "a" * OFFLOAD_BYTES}])
+    for away in (FileStore(tmp_path / "not mounted"), FileStore(tmp_path / "file" / "blobs")):
+        with pytest.raises(StoreDown, match=str(tmp_path)):
+            await data_converter(away).decode([sent])
+    with pytest.raises(StoreDown, match=str(tmp_path)):
+        await data_converter(away).encode([{"text": "a" * OFFLOAD_BYTES}])
 
 
 @activity.defn

@@ -43,6 +43,12 @@ def always_fails() -> str:
     raise RuntimeError(f"failure number {len(FAILURES)}")
 
 
+@tool(effect="read")
+def fails(text: str) -> str:
+    """Fail in other words every time."""
+    raise RuntimeError(f"{text} failed: {'abcdefgh'[len(FAILURES) % 8]}")
+
+
 SAME: list[tuple[str, list[str], str]] = [
     ("same", ['{"city":"Oslo"}'], "get_weather"),
     ("empty_result", ["{}"], "list_tasks"),
@@ -96,6 +102,8 @@ DISGUISED: list[tuple[str, list[Step], Limits, str]] = [
         "loop",
     ),
     ("other_arguments", [calls("echo", text=f"noop{n}") for n in range(30)], Limits(steps=8), "max_steps"),
+    ("nothing_new", [calls("echo", text=f"noop{n}") for n in range(40)], Limits(), "loop"),
+    ("other_failures", [calls("fails", text=f"try {n}") for n in range(40)], Limits(), "loop"),
     ("tool_calls", [calls("echo", text=f"noop{n}") for n in range(30)], Limits(tool_calls=5), "max_tool_calls"),
     ("tokens", [calls("echo", text=f"noop{n}") for n in range(30)], Limits(tokens=60), "max_tokens"),
     ("money", [calls("echo", text=f"noop{n}") for n in range(30)], Limits(cost_usd=Decimal("0.0001")), "max_cost"),
@@ -110,9 +118,9 @@ DISGUISED: list[tuple[str, list[Step], Limits, str]] = [
 
 @pytest.mark.parametrize(("script", "limits", "reason"), [d[1:] for d in DISGUISED], ids=[d[0] for d in DISGUISED])
 async def test_case_123_loops_in_disguise(serve: Serve, script: list[Step], limits: Limits, reason: str) -> None:
-    """Each is stopped by a limit, and every call has its result."""
+    """Each is stopped, by a limit or because nothing new came of it, and every call has its result."""
     price = Price(input=Decimal(1), output=Decimal(1))
-    agent = Agent("turning", scripted(*script, price=price), tools=[get_weather, echo], limits=limits)
+    agent = Agent("turning", scripted(*script, price=price), tools=[get_weather, echo, fails], limits=limits)
     lab = await serve(agent)
     run = await lab.start(agent)
     result = await run.result()

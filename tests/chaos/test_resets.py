@@ -24,6 +24,19 @@ async def test_reset_to_before_a_write_attaches_its_result(stage: Stage) -> None
     assert len(stage.ledger(tool="pay")) == 1
 
 
+async def test_reset_tells_large_calls_apart(stage: Stage) -> None:
+    """Writes whose arguments are too large for history are attached by all of them, not by what history shows."""
+    first, second = (call("pay", to=f"{'b' * 100_000}{end}", amount=1) for end in "xy")
+    await stage.serve()
+    handle = await stage.start(first, second, {"text": "{{tool:c1}} {{tool:c2}}"})
+    output = await stage.output(handle)
+    assert "x 1 paid" in output
+    assert output.endswith("y 1")
+    await stage.reset(handle, await stage.decided_before(handle, "call_tool"))
+    assert await stage.output(handle) == output
+    assert [line["to"][-1] for line in stage.ledger(tool="pay")] == ["x", "y"]
+
+
 async def test_reset_to_the_first_model_call_attaches_too(stage: Stage) -> None:
     """The model is asked again, makes the same call, and gets the earlier run's result."""
     await stage.serve()

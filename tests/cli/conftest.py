@@ -35,6 +35,10 @@ payer = scripted("payer", {"calls": [{"tool": "pay", "arguments": {"to": "bob"}}
 twice = scripted("twice", {"calls": [{"tool": "pay", "arguments": {"to": n}} for n in ("ann", "bob")]},
     {"text": "Done: {{tool:c1}}, {{tool:c2}}"}, tools=[pay])
 broken = scripted("broken", {"error": {"kind": "invalid_request", "message": "no such thing"}})
+ODD = "\\x1b[31mred\\x07 \\u202eevil\\r\\n\\u597d\\U0001f600 tail " + "long" * 100
+odd = scripted("odd", {"text": ODD, "chunks": 40, "delay_ms": 1000})
+slow = scripted("slow", {"text": " ".join(f"w{n}" for n in range(400)), "chunks": 400, "delay_ms": 8000})
+flaky = scripted("flaky", {"text": "at last", "error": {"kind": "rate_limit", "message": "too busy", "times": 2}})
 """
 
 

@@ -153,7 +153,7 @@ def test_lists_and_logs(perdure: CommandLine, new_id: str) -> None:
     assert [event["n"] for event in log] == list(range(1, len(log) + 1))
     assert perdure("events", new_id, "--after", str(len(log) - 1)).stdout.count("\n") == 1
     shown = perdure("show", new_id).stdout
-    assert "<- c1 look done: Oslo [bold]9C[/bold] [31mred" in shown
+    assert "= Oslo [bold]9C[/bold] [31mred" in shown
     assert "state     success" in shown
 
 
@@ -176,7 +176,8 @@ def test_no_worker(perdure: CommandLine, new_id: str) -> None:
     _, err = following.communicate(timeout=60)
     assert following.returncode == 130
     assert err == (
-        f"perdure: run {new_id} goes on; see it with `perdure show {new_id}`, end it with `perdure cancel {new_id}`\n"
+        f"perdure: run {new_id} goes on; follow it with `perdure events {new_id} --follow`, "
+        f"see it with `perdure show {new_id}`, end it with `perdure cancel {new_id}`\n"
     )
     assert "stuck     no worker is polling queue 'deserted'" in perdure("show", new_id).stdout
     (listed,) = until(lambda: perdure.json("list", "--query", f"WorkflowId='{new_id}'"))

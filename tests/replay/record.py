@@ -23,15 +23,19 @@ from activities.converter import data_converter
 from activities.stores.files import FileStore
 from perdure.embedded import EmbeddedServer
 from tests.lab import laboratory
+from tests.replay import budgets
+from tests.replay.people import CONTINUED_WAITING, PUBLIC, continued_waiting
 from tests.replay.scenarios import AGENTS, CONTINUED, SCENARIOS, Scenario, continued
 
 HISTORIES = Path(__file__).parent / "histories"
 AT_ONCE = 8
+_ = budgets  # its scenarios are in the table once it is loaded
+CHAINS = {CONTINUED: continued, CONTINUED_WAITING: continued_waiting}
 
 
 async def main(names: Sequence[str]) -> None:
     """Record these scenarios, or all of them; files of scenarios that no longer exist are removed."""
-    known = {*SCENARIOS, CONTINUED}
+    known = {*SCENARIOS, *CHAINS}
     if unknown := sorted(set(names) - known):
         raise SystemExit(f"no scenario is named {', '.join(unknown)}; there are {', '.join(sorted(known))}")
     chosen = set(names) or known
@@ -44,9 +48,9 @@ async def main(names: Sequence[str]) -> None:
         ordinary = {name: play for name, play in SCENARIOS.items() if name in chosen}
         if ordinary:
             await record(data_dir, {}, ordinary)
-        if CONTINUED in chosen:
+        if chains := {name: play for name, play in CHAINS.items() if name in chosen}:
             settings = {"limit.historyCount.suggestContinueAsNew": "30"}
-            await record(data_dir, settings, {CONTINUED: continued})
+            await record(data_dir, settings, chains)
 
 
 async def record(data_dir: Path, settings: Mapping[str, str], scenarios: Mapping[str, Scenario]) -> None:
@@ -68,7 +72,7 @@ async def record(data_dir: Path, settings: Mapping[str, str], scenarios: Mapping
                 )
                 print(f"{file.name}: {len(history.events)} events, {file.stat().st_size} bytes")
 
-        async with laboratory(client, data_dir, *AGENTS.values(), queue="golden") as lab:
+        async with laboratory(client, data_dir, *AGENTS.values(), queue="golden", decision_keys=(PUBLIC,)) as lab:
             await asyncio.gather(*(play(name, scenario) for name, scenario in scenarios.items()))
 
 

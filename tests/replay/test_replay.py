@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.replay.scenarios import CONTINUED, SCENARIOS
+from tests.replay.record import CHAINS
+from tests.replay.scenarios import SCENARIOS
 
 HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json"))
 ROOT = Path(__file__).parent.parent.parent
@@ -50,7 +51,7 @@ def test_another_order_of_commands_is_found_out() -> None:
 def test_every_feature_has_a_history() -> None:
     """No scenario is without its recording, and no recording without its scenario."""
     recorded = {path.stem.rstrip("0123456789").removesuffix("_") for path in HISTORIES}
-    assert recorded == {*SCENARIOS, CONTINUED}
+    assert recorded == {*SCENARIOS, *CHAINS}
 
 
 def test_histories_are_small_and_tell_no_secrets() -> None:
