@@ -15,6 +15,7 @@ from temporalio.service import RPCError
 
 from activities.blobs import shrink_parts
 from activities.registry import Registry
+from activities.rendering import render_error
 from activities.stores.base import BlobStore
 from activities.transcript import Contexts
 from perdure.agent import Agent, AgentSpec, evaluate_instructions, read_agent_data, spec_from_data
@@ -161,7 +162,12 @@ class ResolveActivities:
 
 
 async def _instructions(agent: Agent) -> str:
-    return await asyncio.to_thread(evaluate_instructions, agent)
+    try:
+        return await asyncio.to_thread(evaluate_instructions, agent)
+    except ConfigError:
+        raise
+    except Exception as error:  # what the author's function raised cannot even be shown
+        raise ConfigError(f"agent {agent.name!r}: instructions: {render_error(error)}") from error
 
 
 def _invalid(message: str) -> ApplicationError:

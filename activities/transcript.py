@@ -10,11 +10,13 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 from temporalio import activity
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
+from perdure.agent import AgentSpec
 from perdure.contracts import ConversationRef, RunContext
 from perdure.messages import MESSAGES, Message, text_of
 
@@ -124,9 +126,13 @@ class Contexts:
     def __init__(self, most: int = 2_000) -> None:
         self._most = most
         self._known: OrderedDict[str, RunContext] = OrderedDict()
+        self._specs: WeakValueDictionary[str, AgentSpec] = WeakValueDictionary()
 
     def put(self, context: RunContext) -> None:
-        """Keep the context that this activity's run is about to have."""
+        """Keep the context that this activity's run is about to have; equal specs are kept once."""
+        same = self._specs.setdefault(context.digest, context.spec)
+        if same is not context.spec and same == context.spec:
+            context = context.model_copy(update={"spec": same})
         self._known[_given(activity.info().workflow_run_id)] = context
         while len(self._known) > self._most:
             self._known.popitem(last=False)

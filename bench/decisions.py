@@ -26,7 +26,7 @@ async def sample(bench: Bench, *, wait: bool) -> float:
 
 async def rows(*, quick: bool) -> list[Row]:
     """The rows of the table."""
-    rounds = 2 if quick else 25
+    rounds = 2 if quick else 15
     found: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     async with lab() as (_, benches):
         for bench in benches:

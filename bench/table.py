@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 import sys
 import time
 from collections.abc import Awaitable, Mapping, Sequence
@@ -45,6 +46,9 @@ MEASUREMENTS: Mapping[str, Measurement] = {
 
 async def measure(names: Sequence[str], *, quick: bool) -> list[Row]:
     """The rows of these measurements, one after the other: they would disturb each other."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # the server must not be left behind
     rows: list[Row] = []
     for name in names:
         begun = time.perf_counter()
@@ -61,7 +65,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--only", action="append", choices=[*MEASUREMENTS], help="measure this; may be repeated")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to a file too")
     options = parser.parse_args(arguments)
-    rows = asyncio.run(measure(options.only or [*MEASUREMENTS], quick=options.quick))
+    try:
+        rows = asyncio.run(measure(options.only or [*MEASUREMENTS], quick=options.quick))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return 130
     if options.json:
         options.json.write_text(as_json(rows, quick=options.quick))
     print(table(rows))

@@ -24,7 +24,7 @@ async def sample(bench: Bench, kind: str, runs: int) -> float:
 
 async def rows(*, quick: bool) -> list[Row]:
     """The rows of the table. Quick tools are compared with the loop's ordinary ones, as the figure means it."""
-    runs, rounds = (10, 1) if quick else (RUNS, 5)
+    runs, rounds = (10, 1) if quick else (RUNS, 3)
     found: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     async with lab() as (_, benches):
         for bench in benches:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import re
@@ -27,7 +26,7 @@ from perdure.handle import ANSWER_WAIT, Handle
 from perdure.outcomes import RunResult
 from perdure.redact import secrets_of
 from perdure.settings import problems_of
-from perdure.shared_store import converter_for
+from perdure.shared_store import check_size, converter_for
 from perdure.sinks import EventSinks, OnEvent
 from perdure.status import PendingCall, RunSummary, StreamEvent
 
@@ -38,9 +37,6 @@ OPEN = "ExecutionStatus='Running'"
 SIDE_BY_SIDE = 8
 """Queries at once."""
 SUMMARY_CHARS = 200
-MAX_INPUT_BYTES = 2_000_000
-"""As JSON; the server refuses payloads a little above it."""
-
 _FIELDS = {
     "PerdureAgent": "agent",
     "PerdureState": "state",
@@ -141,8 +137,7 @@ class Client:
             "continue_from": continue_from,
         }
         given, checked = _checked({name: value for name, value in fields.items() if value is not None})
-        if self.temporal.data_converter.external_storage is None and len(json.dumps(given)) > MAX_INPUT_BYTES:
-            raise InvalidInput("input: is larger than 2 MB; set PERDURE_BLOB_STORE, or put it where a tool can read it")
+        check_size(self.temporal, given, "input")
         name = checked.agent if isinstance(checked.agent, str) else str(checked.agent.get("name", "agent"))
         workflow_id = id or f"{_slug(name)}-{secrets.token_hex(4)}"
         try:

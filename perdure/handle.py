@@ -25,6 +25,7 @@ from perdure.diagnosis import retrying, why_silent, why_stuck
 from perdure.errors import MessageRefused, NoAnswer, PerdureError, RunCancelled, RunFailed
 from perdure.messages import MESSAGES, Message
 from perdure.outcomes import Outcome, RunResult
+from perdure.shared_store import check_size
 from perdure.sinks import EventSinks
 from perdure.status import EventPage, OpenQuestion, PendingCall, RunStatus, RunUsage, StreamEvent
 from perdure.streaming import PATIENCE, watch
@@ -273,6 +274,7 @@ class Handle:
 
     async def _send(self, name: str, payload: dict[str, Any], wait: bool) -> dict[str, Any]:
         body = {field: value for field, value in payload.items() if value is not None}
+        check_size(self._client, body, name)
         with rpc_errors(self._client, self.id):
             if not wait:
                 await self.temporal.signal(name, body)

@@ -39,7 +39,7 @@ QUICK, SLOW = 0.2, 5.0
 """Seconds between two looks at a run, the least and the most."""
 EASE = 1 / 60
 """Between them: this part of the time in which nothing has happened."""
-CLOSED_WAIT = 10.0
+CLOSED_WAIT = 15.0
 """Seconds that the worker of a run which has ended may be away: nothing more will happen in it."""
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from temporalio.client import Client
 
 from activities.converter import data_converter
@@ -17,6 +18,9 @@ from perdure.embedded import EmbeddedServer
 from tests.lab import Lab, eventually, laboratory
 
 __all__ = ["eventually"]
+
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 Serve = Callable[..., Awaitable[Lab]]
 

@@ -9,7 +9,19 @@ from typing import Any
 import pytest
 
 from activities import beats, checks, http, model, policies, rendering, resolve, shutdown, transcript
-from perdure import Agent, Approval, Limits, client, contracts, embedded, excerpt, limits, repetition, tools
+from perdure import (
+    Agent,
+    Approval,
+    Limits,
+    client,
+    contracts,
+    embedded,
+    excerpt,
+    limits,
+    repetition,
+    shared_store,
+    tools,
+)
 from perdure.durations import parse_duration
 from perdure.strategies.parameters import ToolLoop
 from perdure.testing import scripted
@@ -24,7 +36,7 @@ ROWS = {cells[0].strip("`"): cells[1:] for cells in CELLS}
 
 MODULES = (
     beats, calls, checks, client, contracts, excerpt, http, inbox, limits, model, options, policies, rendering,
-    repetition, resolve, retry_after, runtime, shutdown, sse, state, transcript, views,
+    repetition, resolve, retry_after, runtime, shared_store, shutdown, sse, state, transcript, views,
 )  # fmt: skip
 
 CONSTANTS = [name for name in ROWS if re.fullmatch(r"[A-Z_]+", name) and not name.startswith("PERDURE_")]

@@ -57,7 +57,8 @@ FIELDS: dict[Any, str] = {
     ToolOptions: """effect approval timeout quick attempts heartbeat queue final on_unknown untrusted egress permissions
                     max_result_chars""",
     Decision: "call_id approve by reason digest arguments remember token",
-    Pending: """call_id tool arguments digest requested_at deadline reason stage quorum decisions approvers run whole""",
+    Pending: """call_id tool arguments digest requested_at deadline reason stage quorum decisions approvers run
+                whole""",
     Said: "text message_id",
     Answer: "question_id text by",
     StopRequest: "reason",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+from itertools import pairwise
 from pathlib import Path
 
 import perdure
@@ -27,5 +28,5 @@ def test_every_public_name_is_in_the_reference() -> None:
 def test_everything_described_has_a_text() -> None:
     """No heading stands alone."""
     lines = [line for line in (ROOT / "docs" / "reference.md").read_text().splitlines() if line]
-    alone = [line for line, after in zip(lines, lines[1:], strict=False) if line[:4] == after[:4] == "####"]
+    alone = [line for line, after in pairwise(lines) if line[:4] == after[:4] == "####"]
     assert alone == []

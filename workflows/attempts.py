@@ -24,7 +24,7 @@ from workflows.turn import Planned
 ANSWERS = ("done", "not done", "retry")
 UNDECODED = "Failed decoding arguments"
 """What the SDK says of a call whose input could not be fetched, before it calls any code of ours."""
-SHOWN = 20_000
+TOLD_CHARS = 20_000
 """Characters of arguments that a person or the model is shown in words."""
 
 
@@ -82,7 +82,9 @@ class Attempts:
             if after_reset and spec.effect not in REPEATABLE
             else None,
             same=plan.same,
-            note=f"[The approver changed the arguments to {excerpt(call.arguments, SHOWN)}]\n" if plan.edited else None,
+            note=f"[The approver changed the arguments to {excerpt(call.arguments, TOLD_CHARS)}]\n"
+            if plan.edited
+            else None,
             approved_at_step=run.account.steps if approved else None,
             whole=call.whole,
         )
@@ -132,7 +134,7 @@ class Attempts:
             raise RunFault(Outcome.FAILED, "unknown_outcome", f"{call.id} ({call.tool}): outcome unknown: {why}")
         if spec.on_unknown == "tell":
             return "tell"
-        shown = excerpt(call.arguments, SHOWN)
+        shown = excerpt(call.arguments, TOLD_CHARS)
         words = f"{call.tool} {shown}: {why}, so it is unknown whether it took effect. Look, then answer."
         return await self._asking.ask(call.id, words, ANSWERS, options.QUESTION_WAIT) or "tell"
 

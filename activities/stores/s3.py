@@ -16,8 +16,7 @@ T = TypeVar("T")
 
 OPTIONS = (
     "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION",
-    "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "AWS_SERVER_SIDE_ENCRYPTION",
-    "AWS_SSE_KMS_KEY_ID",
+    "AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "AWS_SERVER_SIDE_ENCRYPTION", "AWS_SSE_KMS_KEY_ID",
 )  # fmt: skip
 """Variables that are handed on; roles of containers and hosts are found by the library itself."""
 SECRETS = OPTIONS[:3]
@@ -54,6 +53,8 @@ class S3Store:
             raise ConfigError("PERDURE_BLOB_STORE: S3 needs an extra: pip install 'perdure[s3]'") from None
         given: dict[str, Any] = {name.lower(): environment[name] for name in OPTIONS if environment.get(name)}
         endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL") or ""
+        if endpoint:
+            given["aws_endpoint_url"] = given["aws_endpoint_url_s3"] = endpoint
         self._place = f"bucket {found['bucket']!r} at {urlsplit(endpoint).netloc or 'AWS'}"
         self._secrets = [environment[name] for name in SECRETS if environment.get(name)]
         plain = endpoint.startswith("http://")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import SignalWorkflowExecutionRequest, StartWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.converter import JSONProtoPayloadConverter
+from temporalio.worker import Replayer
 
 import perdure
 from activities.converter import data_converter
@@ -32,6 +34,8 @@ from perdure.worker_settings import WorkerSettings
 from tests.activities.s3_server import S3Server
 from tests.conftest import Serve
 from tests.lab import Run, eventually, laboratory
+from workflows.interceptor import RunInterceptor
+from workflows.runner import WORKFLOWS, make_runner
 
 MANY = Limits(tokens=1_000_000_000)
 
@@ -97,8 +101,10 @@ async def test_a_run_with_a_bucket(temporal_server: EmbeddedServer, bucket: S3Se
 async def test_without_a_store_a_large_input_is_refused(temporal_server: EmbeddedServer) -> None:
     """A client that reaches no store says what would help."""
     outside = await perdure.Client.connect(address=temporal_server.address)
-    with pytest.raises(InvalidInput, match="PERDURE_BLOB_STORE"):
+    with pytest.raises(InvalidInput, match="input: is larger than 2 MB; set PERDURE_BLOB_STORE"):
         await outside.start("big", "p" * 3_000_000)
+    with pytest.raises(InvalidInput, match="decide: is larger than 2 MB"):
+        await outside.handle("any").approve("c1", arguments={"text": "p" * 3_000_000})
 
 
 async def test_a_deed_outlives_its_store(temporal_server: EmbeddedServer, bucket: S3Server, tmp_path: Path) -> None:
@@ -260,3 +266,7 @@ async def test_an_exported_history_needs_no_store(client: Client, serve: Serve, 
     unread = [p for event in whole.events for p in payloads(event) if p.metadata.get("encoding") == UNDECODABLE]
     assert len(unread) == 1
     assert sum(event.ByteSize() for event in whole.events) > 100_000
+    replayer = Replayer(workflows=WORKFLOWS, workflow_runner=make_runner(), data_converter=data_converter(None),
+                        interceptors=[RunInterceptor()])  # fmt: skip
+    async with asyncio.timeout(60):
+        await replayer.replay_workflow(whole)

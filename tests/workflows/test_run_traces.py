@@ -14,7 +14,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import AsyncIterator, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from temporalio.testing import WorkflowEnvironment
 from activities.converter import data_converter
 from activities.stores.files import FileStore
 from perdure import Agent, Approval, tool
+from perdure.embedded import EmbeddedServer
 from perdure.testing import calls, failure, reply, scripted
 from tests.conftest import Serve
 from tests.lab import eventually, laboratory
@@ -150,6 +151,29 @@ async def test_a_call_that_one_worker_began_and_another_ended(client: Client, da
         assert span["attributes"]["perdure.metadata.team"] == "blue"
         assert span["attributes"]["perdure.tenant"] == "acme"
     assert root["attributes"]["gen_ai.conversation.id"] == run.id
+
+
+@pytest.mark.slow
+async def test_a_run_that_continues_as_new_is_one_span(store: FileStore, data_dir: Path, tmp_path: Path) -> None:
+    """From the start of the first run of the chain to the end of the last."""
+    file = tmp_path / "traces.jsonl"
+    script = [calls("look", n=n) for n in range(8)]
+    agent = Agent(name="long", model=scripted(*script, reply("Done."), name="m-1"), tools=[look])
+    settings = {"limit.historyCount.suggestContinueAsNew": "30"}
+    with EmbeddedServer(tmp_path / "server", headless=True, dynamic_config=settings) as server:
+        client = await Client.connect(server.address, data_converter=data_converter(store))
+        async with laboratory(client, data_dir, agent, traces_file=file) as lab:
+            run = await lab.start(agent)
+            await run.result()
+            first = client.get_workflow_handle(run.id, run_id=run.handle.first_execution_run_id)
+            began = (await first.describe()).start_time
+    spans = spans_of(file)
+    assert is_whole(spans)
+    assert len({span["attributes"].get("perdure.run_id") for span in spans} - {None}) > 1
+    root = named(spans, "invoke_agent long")
+    assert abs(datetime.fromisoformat(root["start"]) - began) < timedelta(seconds=1)
+    assert len(root["events"]) == len([event for event in root["events"] if event["name"] == "continued"]) > 0
+    assert sum(span["name"] == "execute_tool look" for span in spans) == 8
 
 
 async def test_attempts_of_a_model_call_are_spans(serve: Serve, tmp_path: Path) -> None:
