@@ -11,6 +11,8 @@ from temporalio import activity
 from activities.bus import Voice
 from activities.tally import Tally
 
+FIRST = 0.1
+"""Seconds before the first beat: a beat costs as much as a call, and many have ended by then."""
 INTERVAL = 1.0
 """Seconds between beats while nothing happens; cancellation arrives with them."""
 SHOWN = 48 * 1024
@@ -23,6 +25,7 @@ class Beats:
     def __init__(self) -> None:
         self._text = ""
         self._offset = 0
+        self._beating = False
         self._task: asyncio.Task[None] | None = None
         self.tally = Tally(activity.info().heartbeat_details)
         """What this call has used so far; every beat hands it on."""
@@ -51,13 +54,16 @@ class Beats:
             if len(self._text) > SHOWN:
                 self._offset += len(self._text) - SHOWN // 2
                 self._text = self._text[-(SHOWN // 2) :]
-            self._beat()
+            if self._beating:
+                self._beat()
 
     def _beat(self) -> None:
         shown = {"attempt": activity.info().attempt, "offset": self._offset, "text": self._text}
         activity.heartbeat({**shown, "tally": self.tally.details})
 
     async def _beat_on(self) -> None:
+        await asyncio.sleep(FIRST)
+        self._beating = True
         while True:
             self._beat()
             await asyncio.sleep(INTERVAL)

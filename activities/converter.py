@@ -109,13 +109,20 @@ class PerdurePayloadConverter(CompositePayloadConverter):
             raise
 
 
+class _Contextless(DataConverter):
+    """The SDK would build it anew for every activity and beat; neither converter nor store looks at the context."""
+
+    def _with_store_context(self, store_ctx: Any) -> DataConverter:
+        return self
+
+
 def data_converter(store: BlobStore | None) -> DataConverter:
     """The data converter for clients and workers; payloads from 64 KiB on are kept in `store` where one is given.
 
     Plain values stay in history. Values for which no type is expected decode to JSON values; a broken payload decodes
     to `perdure.undecodable.Undecodable` there, so that a handler can refuse it. Nesting deeper than 200 is broken.
     """
-    return DataConverter(
+    return _Contextless(
         payload_converter_class=PerdurePayloadConverter,
         failure_converter_class=ShortFailures,
         external_storage=None if store is None else payload_storage(store),

@@ -31,7 +31,17 @@ from perdure.arguments import check_arguments, parse_arguments
 from perdure.canonical import clean, clean_text
 from perdure.contracts import MOST_CALLS, NOTHING, OFFLOAD_CHARS, OUTPUT_LIMIT, ModelInput, ModelOutput
 from perdure.errors import ProviderError
-from perdure.messages import AssistantMessage, AssistantPart, CallPart, Message, TextPart, ThinkingPart, Usage, text_of
+from perdure.messages import (
+    AssistantMessage,
+    AssistantPart,
+    BlobPart,
+    CallPart,
+    Message,
+    TextPart,
+    ThinkingPart,
+    Usage,
+    text_of,
+)
 from perdure.model import Model
 from perdure.tools import ToolSpec
 from providers.base import Finish, ModelReply, ModelRequest, RawCall, RawText, ToolDefinition
@@ -93,11 +103,11 @@ class ModelActivities:
             messages = await self._transcripts.load(task.conversation, self._client, run)
             model = context.spec.models[0]
             try:
-                prepared = await self._prepare(context.spec, messages, task, beats.tally.before)
+                prepared, tokens = await self._prepare(context.spec, messages, task, beats.tally.before)
                 if isinstance(prepared, Over):
                     lost = _lost(model, beats.tally.before)
                     return ModelOutput(message=NOTHING, over=prepared.reason, short=_plain(prepared.short), **lost)
-                beats.tally.asks(_sent_tokens(prepared))
+                beats.tally.asks(tokens)
                 asked = self._exchange.complete(model, prepared, beats.text)
                 reply = await until_stopping(asked)
             except asyncio.CancelledError:
@@ -129,19 +139,19 @@ class ModelActivities:
 
     async def _prepare(
         self, spec: AgentSpec, messages: list[Message], task: ModelInput, before: Usage
-    ) -> ModelRequest | Over:
-        """The request, or the limit that it would cross; what earlier attempts have used is gone."""
+    ) -> tuple[ModelRequest | Over, int]:
+        """The request, or the limit that it would cross, and about how many tokens it is.
+
+        What earlier attempts have used is gone.
+        """
         model = spec.models[0]
         max_tokens: int | None = None
-        whole = [
-            message.model_copy(update={"parts": await resolve_parts(message.parts, self._store)})
-            for message in messages
-        ]
+        whole = [await self._whole(message) if _refers(message) else message for message in messages]
         estimate = _estimate_tokens(spec.instructions, whole, [t.parameters for t in spec.tools])
         if task.tokens_left is not None:
             max_tokens = task.tokens_left - before.total - estimate
             if max_tokens < 1:
-                return Over("max_tokens", Decimal(USEFUL_OUTPUT - max_tokens))
+                return Over("max_tokens", Decimal(USEFUL_OUTPUT - max_tokens)), estimate
         if task.cost_left is not None:
             cost_left = Decimal(task.cost_left) - (cost_of(model, before) or Decimal(0))
             bought = affordable_output(model, estimate, cost_left)
@@ -154,9 +164,9 @@ class ModelActivities:
                 )
             if bought < LEAST_OUTPUT:
                 useful = cost_of(model, Usage(input_tokens=estimate, output_tokens=USEFUL_OUTPUT)) or Decimal(0)
-                return Over("max_cost", useful - cost_left)
+                return Over("max_cost", useful - cost_left), estimate
             max_tokens = min(bought, max_tokens) if max_tokens is not None else min(bought, 100_000)
-        return ModelRequest(
+        request = ModelRequest(
             model=model.name,
             instructions=spec.instructions,
             messages=tuple(whole),
@@ -167,6 +177,10 @@ class ModelActivities:
             max_tokens=max_tokens,
             params=model.params,
         )
+        return request, estimate
+
+    async def _whole(self, message: Message) -> Message:
+        return message.model_copy(update={"parts": await resolve_parts(message.parts, self._store)})
 
     async def _record(self, spec: AgentSpec, request: ModelRequest, reply: ModelReply, task: ModelInput) -> ModelOutput:
         """The reply as it is recorded: calls named and checked, text cleaned, usage priced."""
@@ -253,6 +267,11 @@ def _structure(schema: dict[str, Any] | None, message: AssistantMessage, reply: 
 def _lost(model: Model, usage: Usage) -> dict[str, Any]:
     """Fields of a ModelOutput about what came to nothing."""
     return {"lost": usage, "lost_cost": _plain(cost_of(model, usage) or Decimal(0))} if usage.total else {}
+
+
+def _refers(message: Message) -> bool:
+    """Whether a part of it lies in the store."""
+    return any(isinstance(p, BlobPart) or (isinstance(p, CallPart) and p.whole is not None) for p in message.parts)
 
 
 def _is_given_up() -> bool:

@@ -214,6 +214,7 @@ def _digest(task: ToolInput) -> str:
 async def _beat_on(details: list[Any]) -> None:
     """Beat from the worker's own loop: a tool that blocks its thread or loop stays alive all the same."""
     limit = activity.info().heartbeat_timeout
+    pause = min(2.0, limit.total_seconds() / 4) if limit else 2.0
     while True:
+        await asyncio.sleep(pause)  # first: most calls have ended by then, and a beat costs as much as a call
         activity.heartbeat(*details)
-        await asyncio.sleep(min(2.0, limit.total_seconds() / 4) if limit else 2.0)
