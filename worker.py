@@ -24,7 +24,7 @@ from activities.notify import NotifyActivities
 from activities.policies import Policies
 from activities.registry import Registry, load
 from activities.resolve import ResolveActivities
-from activities.shutdown import SHUTDOWN_GRACE, stop_on_signals
+from activities.shutdown import SHUTDOWN_GRACE, stop_on_signals, tell_failure
 from activities.stores.choice import choose_store
 from activities.tool_calls import ToolActivities
 from activities.tool_threads import ToolThreads
@@ -85,7 +85,7 @@ async def serving(
         runner.left = watching.bus.left
         runner.evict = worker._bridge_worker.request_workflow_eviction  # the SDK has no public name for it
         try:
-            async with worker:
+            async with tell_failure(worker), worker:
                 yield worker
         finally:
             await threads.stop()

@@ -6,12 +6,16 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
+from temporalio.worker import Worker
+
+from perdure.errors import PerdureError
 
 T = TypeVar("T")
 
@@ -37,6 +41,18 @@ def stop_on_signals(stop: asyncio.Event, at_once: Callable[[], object] = lambda:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, received, number)
+
+
+@asynccontextmanager
+async def tell_failure(worker: Worker) -> AsyncIterator[None]:
+    """Raise PerdureError where the worker has ended by itself: the SDK cancels the block around it, even at its end."""
+    try:
+        yield
+    except BaseException as error:
+        failure = worker._async_context_run_exception
+        if failure is None or isinstance(failure, asyncio.CancelledError):
+            raise
+        raise PerdureError(f"the worker has ended: {failure}") from error
 
 
 async def until_stopping(work: Coroutine[Any, Any, T]) -> T:

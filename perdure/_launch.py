@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -39,11 +40,14 @@ def set_log_level(environment: Mapping[str, str]) -> None:
 def main() -> None:
     """Run the command line and exit at once: a process that ran a worker may abort while its interpreter shuts down."""
     add_app_path()
-    try:
-        from perdure.cli import run  # needs the path
+    # While modules load an exception may be lost, for it can be raised inside a callback of the interpreter.
+    before = signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    from perdure.cli import run  # needs the path
 
+    signal.signal(signal.SIGINT, before)
+    try:
         code = run(sys.argv[1:])
-    except KeyboardInterrupt:  # while it was still being imported
+    except KeyboardInterrupt:
         code = INTERRUPTED
     with suppress(BrokenPipeError):  # whoever read the output has gone
         sys.stdout.flush()

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
 import tempfile
 from asyncio.subprocess import PIPE, Process
@@ -101,8 +102,9 @@ class Replayer:
     async def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None and process.returncode is None:
+            # Not process.kill(), which looks whether it has ended, and takes that from the one who waits for it.
             with contextlib.suppress(ProcessLookupError):
-                process.kill()
+                os.kill(process.pid, signal.SIGKILL)
             await process.wait()
 
     async def close(self) -> None:

@@ -18,6 +18,7 @@ from perdure.cli.session import settings
 from perdure.connection import DEFAULT_ADDRESS, connect_embedded
 from perdure.diagnosis import pollers
 from perdure.embedded import Endpoint
+from perdure.errors import PerdureError
 from perdure.shared_server import Origin, SharedServer
 from perdure.worker_settings import WorkerSettings
 
@@ -90,6 +91,10 @@ def dev(
             show(f"a Temporal server already runs on {chosen.data_dir}; {found}")
             _warn_of_ports(endpoint, port, ui_port)
         died = asyncio.run(_serve(server, endpoint, registry, chosen))
+    except PerdureError:
+        if server.alive():
+            raise
+        died = True
     finally:
         stopped = server.close()
     if died:

@@ -185,7 +185,7 @@ def test_code_that_hangs(bare: CommandLine, histories: Path, changed: Changed) -
 @pytest.mark.parametrize("code", ["raise RuntimeError('broken')", "import os; os._exit(4)"])
 def test_code_that_cannot_be_loaded(bare: CommandLine, histories: Path, changed: Changed, code: str) -> None:
     """Nothing is replayed, and one line says why."""
-    first = '"""The sandbox that workers, tests and replays share, and what passes through it."""\n'
+    first = "from __future__ import annotations\n"
     path = changed("workflows/runner.py", first, f"{first}{code}\n")
     done = bare("replay", "--history", str(histories), code=1, PYTHONPATH=path)
     assert done.stdout == ""
