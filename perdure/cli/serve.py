@@ -90,11 +90,12 @@ def dev(
         if (found := FOUND.get(server.origin)) is not None:
             show(f"a Temporal server already runs on {chosen.data_dir}; {found}")
             _warn_of_ports(endpoint, port, ui_port)
-        died = asyncio.run(_serve(server, endpoint, registry, chosen))
-    except PerdureError:
-        if server.alive():
-            raise
-        died = True
+        try:
+            died = asyncio.run(_serve(server, endpoint, registry, chosen))
+        except PerdureError:
+            if server.alive():
+                raise
+            died = True
     finally:
         stopped = server.close()
     if died:

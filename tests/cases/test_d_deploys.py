@@ -18,6 +18,8 @@ from tests.cli.command_line import make
 from tests.conftest import Serve
 from tests.lab import Run
 
+pytestmark = pytest.mark.slow
+
 NETWORK = ("httpx2", "httpcore2", "ssl", "genai_prices", "activities.http", "activities.exchange")
 """What belongs to activities."""
 

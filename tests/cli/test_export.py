@@ -6,9 +6,12 @@ import json
 import stat
 from pathlib import Path
 
+import pytest
 from temporalio.client import WorkflowHistory
 
 from tests.cli.command_line import CommandLine
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_run_is_exported(perdure: CommandLine, new_id: str, tmp_path: Path) -> None:

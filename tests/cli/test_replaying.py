@@ -22,6 +22,8 @@ from tests.cli.command_line import CommandLine, until
 from tests.conftest import Serve
 from tests.processes import Cli
 
+pytestmark = pytest.mark.slow
+
 Changed = Callable[[str, str, str], str]
 
 
@@ -172,7 +174,6 @@ def test_code_that_raises(bare: CommandLine, histories: Path, changed: Changed) 
     assert re.search(r"KeyError: 'x' \(.*workflows/runtime\.py:\d+\)", looked["message"])
 
 
-@pytest.mark.slow
 def test_code_that_hangs(bare: CommandLine, histories: Path, changed: Changed) -> None:
     """A replay that loops is cut off after its time, and the others are replayed all the same."""
     path = changed("workflows/runtime.py", STEP, f"        while True: pass\n{STEP}")
@@ -334,7 +335,6 @@ def lives(pid: str) -> bool:
     return bool(state.strip()) and not state.startswith("Z")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_is_left(bare: CommandLine, histories: Path, changed: Changed, number: signal.Signals) -> None:
     """Where the command is interrupted or killed, a replay that loops ends with it."""

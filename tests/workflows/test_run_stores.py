@@ -37,6 +37,8 @@ from tests.lab import Run, eventually, laboratory
 from workflows.interceptor import RunInterceptor
 from workflows.runner import WORKFLOWS, make_runner
 
+pytestmark = pytest.mark.slow
+
 MANY = Limits(tokens=1_000_000_000)
 
 
