@@ -22,9 +22,14 @@ PAUSES, BRIEF = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0), (1.0, 2.0, 4.0)
 """Seconds before what a store refused is tried again: where a paid reply would be lost, and before a tool begins."""
 
 
-async def shrink_parts(parts: tuple[P, ...], store: BlobStore, most: int = OFFLOAD_CHARS) -> tuple[P, ...]:
-    """The parts with every text of `most` characters or more replaced by a reference; raises StoreDown."""
-    return tuple([cast(P, await _shrink(part, store, most)) for part in parts])
+async def shrink_parts(
+    parts: tuple[P, ...], store: BlobStore, most: int = OFFLOAD_CHARS, kept: int = PREVIEW
+) -> tuple[P, ...]:
+    """The parts with every text of `most` characters or more replaced by its first `kept` and a reference.
+
+    Raises StoreDown.
+    """
+    return tuple([cast(P, await _shrink(part, store, most, kept)) for part in parts])
 
 
 async def shrink_call(call: CallPart, store: BlobStore) -> CallPart:
@@ -57,10 +62,10 @@ async def patiently(work: Callable[[], Awaitable[T]], pauses: Sequence[float] = 
     return await work()
 
 
-async def _shrink(part: P, store: BlobStore, most: int) -> P | BlobPart:
+async def _shrink(part: P, store: BlobStore, most: int, kept: int) -> P | BlobPart:
     if not isinstance(part, TextPart) or len(part.text) < most:
         return part
-    preview = f"{part.text[:PREVIEW]}\n[... {len(part.text)} characters in all ...]"
+    preview = f"{part.text[:kept]}\n[... {len(part.text)} characters in all ...]"
     digest = await store.put(part.text.encode())
     return BlobPart(type="blob", digest=digest, size=len(part.text), preview=preview)
 

@@ -17,7 +17,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities._failures import to_application_error
 from activities.beats import Beats
-from activities.blobs import patiently, resolve_parts, shrink_call, shrink_parts
+from activities.blobs import PREVIEW, patiently, resolve_parts, shrink_call, shrink_parts
 from activities.bus import Bus, Voice
 from activities.earlier import spent_after_reset
 from activities.exchange import Exchange
@@ -196,10 +196,9 @@ class ModelActivities:
             else:
                 parts.append(ThinkingPart(type="thinking", text=clean_text(part.text), details=_details(part.details)))
         # An answer is also the run's output, so more of it stays in its message than of other texts.
-        most = OFFLOAD_CHARS if number > task.first_call else OUTPUT_LIMIT
-        message = AssistantMessage(
-            role="assistant", parts=await shrink_parts(tuple(parts), self._store, most), id=secrets.token_urlsafe(6)
-        )
+        most, kept = (OFFLOAD_CHARS, PREVIEW) if number > task.first_call else (OUTPUT_LIMIT, OUTPUT_LIMIT - 100)
+        shrunk = await shrink_parts(tuple(parts), self._store, most, kept)
+        message = AssistantMessage(role="assistant", parts=shrunk, id=secrets.token_urlsafe(6))
         usage = reply.usage or _estimate_usage(request, message)
         cost = cost_of(spec.models[0], usage)
         structured, misfit = _structure(spec.output_schema, message, reply)

@@ -136,6 +136,10 @@ class Client:
             "metadata": metadata,
             "continue_from": continue_from,
         }
+        if if_exists not in ("fail", "attach"):
+            raise InvalidInput(f"if_exists: must be 'fail' or 'attach', not {if_exists!r}")
+        if id is not None:
+            _check_id(id)
         given, checked = _checked({name: value for name, value in fields.items() if value is not None})
         check_size(self.temporal, given, "input")
         name = checked.agent if isinstance(checked.agent, str) else str(checked.agent.get("name", "agent"))
@@ -222,6 +226,11 @@ class Client:
     async def _ids(self, query: str) -> Ids:
         with rpc_errors(self.temporal):
             return [found.id async for found in self.temporal.list_workflows(query)]
+
+
+def _check_id(id: object) -> None:
+    if not isinstance(id, str) or not id.strip():
+        raise InvalidInput("id: must be a text that is not empty, such as 'inv-42'")
 
 
 def quoted(value: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, get_args
 
 from pydantic import Field, ValidationError
+from pydantic_core import from_json
 
 from perdure.event import Event, UnknownEvent
 from perdure.people_events import (
@@ -159,11 +160,14 @@ EVENTS: Mapping[str, type[Event]] = {get_args(kind.model_fields["type"].annotati
 """The model of each type."""
 
 
-def parse_event(event: Mapping[str, Any]) -> Event:
-    """The event as its type; one of an unknown type, or with values that do not fit it, is an UnknownEvent.
+def parse_event(event: Mapping[str, Any] | str | bytes) -> Event:
+    """The event, or the line of a file with one, as its type.
 
-    Raises pydantic's ValidationError where there is no `type` or no `at`.
+    One of an unknown type, or with values that do not fit it, is an UnknownEvent. Raises ValueError (pydantic's
+    ValidationError too is one) for what is no JSON, and where there is no `type` or no `at`.
     """
+    if isinstance(event, str | bytes):
+        return parse_event(from_json(event))
     try:
         return EVENTS.get(str(event.get("type")), UnknownEvent).model_validate(event)
     except ValidationError:

@@ -107,7 +107,7 @@ def result(run: RunState, ending: Ending) -> Plain:
     """The result of the run; its output bounded, for it never leaves history."""
     output = ending.output or (last_text(run) if ending.outcome != "success" else "")
     if len(output) > OUTPUT_LIMIT:
-        output = f"{output[:OUTPUT_LIMIT]}\n[cut: the query `conversation` has all {len(output)} characters]"
+        output = f"{output[:OUTPUT_LIMIT]}\n[cut: {len(output)} characters in all]"
     structured = ending.structured
     if structured is not None and len(json.dumps(structured)) > STRUCTURED_LIMIT:
         structured = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal
 
@@ -11,7 +12,9 @@ from perdure.cli import completion
 from perdure.cli.output import moment, note, short_json, show, show_json, show_table
 from perdure.cli.session import By, Json, OpenRunId, read_json, read_text, who, with_client
 from perdure.client import Client
+from perdure.connection import rpc_errors
 from perdure.decision_tokens import make_key
+from perdure.diagnosis import missing_worker
 from perdure.errors import ConfigError, NoAnswer, RunCancelled, RunFailed
 from perdure.handle import Handle
 from perdure.status import PendingCall
@@ -22,6 +25,9 @@ WaitingRunId = Annotated[
         metavar="ID", help="The run: its workflow id.", show_default=False, autocompletion=completion.waiting_run_ids
     ),
 ]
+CANCEL_WAIT = 8.0
+"""Seconds after which it is asked whether anybody is there who could end a cancelled run."""
+
 CallId = Annotated[
     str | None,
     typer.Argument(
@@ -199,6 +205,19 @@ def stop(id: OpenRunId, reason: Annotated[str | None, typer.Option(help="Why.")]
     _show(taken, f"{id} ends after its present step", json)
 
 
+async def _outcome(client: Client, handle: Handle) -> str:
+    """How a cancelled run ends; raises NoAnswer where nobody is there who could end it."""
+    while True:
+        try:
+            return (await asyncio.wait_for(handle.result(), CANCEL_WAIT)).outcome.value
+        except TimeoutError:
+            queue = (await handle.describe()).task_queue
+            with rpc_errors(client.temporal, handle.id):
+                missing = await missing_worker(client.temporal, queue)
+            if missing is not None:
+                raise NoAnswer(f"run {handle.id!r} will be cancelled when a worker comes: {missing}") from None
+
+
 def cancel(id: OpenRunId, json: Json = False) -> None:
     """Cancel a run and wait until it has ended.
 
@@ -209,7 +228,7 @@ def cancel(id: OpenRunId, json: Json = False) -> None:
         handle = client.handle(id)
         await handle.cancel()
         try:
-            return (await handle.result()).outcome.value
+            return await _outcome(client, handle)
         except RunCancelled:
             return "cancelled"
         except RunFailed as error:

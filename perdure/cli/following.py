@@ -75,6 +75,8 @@ def run(
     try:
         code = with_client(work)
     except AlreadyStarted as error:
+        if json:
+            raise
         note(
             f"run {error.id!r} exists already and is {error.state}; see it with `perdure show {error.id}`, follow it "
             f"with `perdure events {error.id} --follow`, or give another id"
@@ -129,7 +131,8 @@ async def _follow(client: Client, handle: Handle, json: bool) -> int:
     try:
         result: dict[str, Any] = (await handle.result()).model_dump(mode="json")
     except RunFailed as error:
-        note(error)
+        if not json:  # else the result says it
+            note(error)
         result = error.result
     except RunCancelled as error:
         note(error)

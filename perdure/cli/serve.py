@@ -136,6 +136,10 @@ def _lives(identity: str) -> bool:
     pid, _, host = identity.partition("@")
     if host != socket.gethostname() or not pid.isdigit():
         return True
+    with suppress(OSError):  # there is no /proc, or no such process, which the signal tells
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:1]
+        if state == ["Z"]:  # killed, and its parent has not noticed yet
+            return False
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:
