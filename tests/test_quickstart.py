@@ -72,6 +72,9 @@ class Terminal:
 
     def close(self) -> None:
         """End the shell and what it has started."""
+        assert self._shell.stdin is not None
+        with suppress(BrokenPipeError):
+            self._shell.stdin.close()
         with suppress(ProcessLookupError):
             os.killpg(self._shell.pid, signal.SIGTERM)
         try:
