@@ -17,10 +17,8 @@ from temporalio.service import RPCError
 
 from activities.converter import data_converter
 from activities.stores.files import FileStore
-from perdure import Agent, tool
 from perdure.embedded import EmbeddedServer
-from perdure.testing import calls, reply, scripted
-from tests.lab import Run, eventually, laboratory
+from tests.lab import Run, eventually
 from tests.processes import WorkerProcess
 
 pytestmark = pytest.mark.slow
@@ -139,39 +137,3 @@ async def test_case_67_messages_approvals_and_killed_workers(eager_server: Embed
     finally:
         over.set()
         worker.close()
-
-
-@pytest.mark.timeout(600)
-async def test_more_messages_than_the_server_lets_into_one_run(client: Client, data_dir: Path) -> None:
-    """10,500 signals and 2,100 updates to a run that waits for a person: each is taken, and it goes on."""
-    signals, updates = 10_500, 2_100
-
-    @tool(effect="write", approval=True)
-    def pay() -> str:
-        return "paid"
-
-    agent = Agent("patient", scripted(calls("pay"), reply("{{tool:c1}}")), tools=[pay])
-    async with laboratory(client, data_dir, agent) as lab:
-        run = await lab.start(agent)
-        await run.asks()
-        slots = asyncio.Semaphore(50)
-
-        async def signal(n: int) -> None:
-            async with slots:
-                await run.send("approve", {"call_id": "c9", "reason": str(n)})
-
-        async def update() -> None:
-            async with slots:
-                await run.update("extend", {"steps": 1})
-
-        await asyncio.gather(*(signal(n) for n in range(signals)), *(update() for _ in range(updates)))
-
-        async def all_there() -> bool:
-            return bool((await run.status())["limits"]["steps"] == 50 + updates)
-
-        await eventually(all_there, 120)
-        assert len(await run.events("continued")) <= 20
-        await run.update("approve", {})
-        assert (await run.result())["output"] == "paid"
-        described = await run.handle.describe()
-        assert described.run_id != run.handle.first_execution_run_id
