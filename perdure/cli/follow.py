@@ -45,6 +45,8 @@ class Asker:
             self._decided.clear()
         if event.type.startswith("approval_") or event.type == "rewound":
             self._stale.set()
+        if event.type == "run_ended" and self._asking is not None:  # somebody else was faster than the next look
+            self._withdraw()
 
     async def ask(self) -> None:
         """Read what is typed, and ask for the first call that waits, until it is cancelled."""
@@ -69,8 +71,11 @@ class Asker:
             self._stale.set()
             return
         if self._asking is not None and all(_key(call) != _key(self._asking) for call in self._waiting):
-            self._screen.line("  (no longer asked)")
-            self._asking = None
+            self._withdraw()
+
+    def _withdraw(self) -> None:
+        self._screen.line("  (no longer asked)")
+        self._asking = None
 
     def _ask(self, call: PendingCall) -> None:
         self._asking, self._verdict = call, None

@@ -11,7 +11,7 @@ import typer
 from perdure.cli import completion
 from perdure.cli.events import as_cloud_event, plain
 from perdure.cli.follow import SERVER_WAIT, Follower, as_recorded, on_terminal, show_live
-from perdure.cli.output import note, show, show_json
+from perdure.cli.output import note, note_json, show, show_json
 from perdure.cli.screen import Screen
 from perdure.cli.session import Json, RunId, read_json, read_pairs, with_client
 from perdure.client import Client
@@ -131,8 +131,7 @@ async def _follow(client: Client, handle: Handle, json: bool) -> int:
     try:
         result: dict[str, Any] = (await handle.result()).model_dump(mode="json")
     except RunFailed as error:
-        if not json:  # else the result says it
-            note(error)
+        note_json({"error": str(error), "type": "RunFailed", "code": 1}) if json else note(error)
         result = error.result
     except RunCancelled as error:
         note(error)
