@@ -206,7 +206,7 @@ class Approvals:
         if request.pending.run is not None:
             return
         said = {decision.get("remember") for decision in agreeing}
-        if None not in said and request.pending.run is None:  # what is decided for a child is remembered there
+        if None not in said:
             key = request.definition if said == {"tool"} else request.pending.digest
             self.remembered[key] = approve
 
