@@ -8,12 +8,16 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from traceback import walk_tb
 from types import ModuleType
 from typing import Any
 
 from perdure.agent import Agent
 from perdure.errors import ConfigError
 from perdure.tools import Tool, ToolDefaults, ToolSpec, ask_human
+
+MOST_SAID = 500
+"""Characters of what an agents file raises."""
 
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
@@ -101,17 +105,32 @@ def _import(target: str) -> ModuleType:
     try:
         return _from_file(Path(target)) if target.endswith(".py") else importlib.import_module(target)
     except ConfigError as error:
-        raise ConfigError(f"{target}: {error}") from None
+        raise ConfigError(f"{target}: {_line(error)}{error}") from None
     except ModuleNotFoundError as error:
         if error.name == target or (error.name and target.startswith(f"{error.name}.")):
             raise ConfigError(f"{target}: no such module; give a path such as my_agents.py or package.module") from None
-        raise ConfigError(f"{target}: it imports {error.name!r}, which is not installed") from error
+        raise ConfigError(f"{target}: {_line(error)}it imports {error.name!r}, which is not installed") from error
     except SyntaxError as error:
-        raise ConfigError(f"{target}: line {error.lineno}: {error.msg}") from error
+        place, name = _line(error), Path(error.filename or target).name
+        inside = f"{place}{name} " if place else ""  # a file that the loaded one imports
+        raise ConfigError(f"{target}: {inside}line {error.lineno}: {error.msg}") from error
     except BaseException as error:  # an agents file may even call sys.exit(); the worker says so and ends
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise ConfigError(f"{target}: {type(error).__name__}: {error}") from error
+        said = " ".join(str(error).split())[:MOST_SAID]
+        raise ConfigError(f"{target}: {_line(error)}{type(error).__name__}{': ' if said else ''}{said}") from error
+
+
+def _line(error: BaseException) -> str:
+    """The line of the loaded file that it comes from, and that of a file beside it where one was called."""
+    frames = [(Path(frame.f_code.co_filename), frame.f_code.co_name, at) for frame, at in walk_tb(error.__traceback__)]
+    file = next((path for path, name, _ in frames if name == "<module>"), None)
+    if file is None:  # nothing of it has run
+        return ""
+    own = [(path, at) for path, _, at in frames if path.parent == file.parent]
+    last = max(number for number, (path, _) in enumerate(own) if path == file)
+    beside = [f"{path.name} line {at}: " for path, at in own[last + 1 :][-1:]]
+    return "".join([f"line {own[last][1]}: ", *beside])
 
 
 def _from_file(path: Path) -> ModuleType:

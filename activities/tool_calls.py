@@ -29,6 +29,11 @@ from perdure.errors import RetryTool
 from perdure.messages import ToolMessage, UserPart, text
 from perdure.tools import REPEATABLE, Tool, ToolContext, ToolSpec
 
+_CHANGED = (
+    "on this worker is another tool than the one that was approved: it has changed since this run began. "
+    "Further approved calls of it in this run do nothing either; a new run sees the new tool"
+)
+
 
 @dataclass(frozen=True)
 class Ready:
@@ -83,7 +88,7 @@ class ToolActivities:
             if spec is None or tool is None:
                 return await self._refuse(task, f"tool {task.tool!r} no longer exists on this worker")
             if task.definition is not None and task.definition != self._definition(context, tool):
-                return await self._refuse(task, f"{task.tool} has changed since it was approved; call it again")
+                return await self._refuse(task, f"{task.tool} {_CHANGED}")
             if task.approved_at_step is not None and context.spec.policy:
                 now = await self._policies.judge(context, task.approved_at_step, task.call, task.tool, given)
                 if now.action == "deny":

@@ -175,7 +175,7 @@ def make_traces(
 
 
 def _file_outlet(path: os.PathLike[str], service: str) -> Outlet[Span]:
-    lines = JsonLines(path)
+    lines = JsonLines(path, "PERDURE_TRACES_FILE")
 
     def take(batch: list[Span], dropped: int) -> None:
         lines.write(span.as_json(service) for span in batch)
@@ -240,7 +240,7 @@ def _of_attempt(done: Attempt, *, content: bool) -> Span | None:
 
 def _span(done: Attempt, trace: str, span: str, parent: str, made: dict[str, Any], failed: str | None) -> Span:
     tool = done.task.tool if isinstance(done.task, ToolInput) else None
-    model = done.context.spec.models[0]
+    model = done.context.spec.model_named(done.result.model if isinstance(done.result, ModelOutput) else None)
     return Span(
         trace_id=trace,
         span_id=span,

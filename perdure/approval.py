@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -50,7 +50,10 @@ class Escalation(Settings):
     def _reachable(self) -> Self:
         grouped = any(name.startswith(GROUP) for name in self.approvers)
         if self.approvers and not grouped and self.quorum > len(set(self.approvers)):
-            raise ValueError(f"quorum: {self.quorum} can never be reached with {len(set(self.approvers))} approvers")
+            raise ValueError(
+                f"quorum: {self.quorum} can never be reached with {len(set(self.approvers))} approvers; "
+                "lower it or name more of them"
+            )
         return self
 
 
@@ -78,6 +81,10 @@ class Approval(Escalation):
         return {name.removeprefix(GROUP) for s in stages for name in s.approvers if name.startswith(GROUP)}
 
 
+def _says_how_far(value: Any) -> bool:
+    return value is None or isinstance(value, bool) or value in get_args(Remember)
+
+
 class Decision(BaseModel):
     """Payload of `decide`; `approve` and `deny` are the same with the verdict in their name."""
 
@@ -89,7 +96,9 @@ class Decision(BaseModel):
     reason: str | None = Field(None, max_length=10_000)
     digest: str | None = Field(None, max_length=200)
     arguments: dict[str, Any] | None = None
-    remember: bool | Remember | None = None
+    remember: Annotated[
+        bool | Remember | None, BeforeValidator(must(_says_how_far, "be true, false, 'call' or 'tool'"))
+    ] = None
     """`call` (or true): the same call is decided the same way from now on; `tool`: every call of the tool."""
     token: str | None = Field(None, max_length=20_000)
     """Signed proof of who decides."""
@@ -165,6 +174,28 @@ class Verdict(BaseModel):
 
 class Refused(Exception):
     """A message changes nothing; the text says what was wrong with it."""
+
+
+def unreachable(rule: Approval, members: Mapping[str, Sequence[str]]) -> str | None:
+    """Why a rule can never be satisfied with these members of its groups: the field and the fix, or None."""
+    if rule.verified:  # tokens prove who is in a group, whoever is known to be
+        return None
+    if empty := sorted(group for group in rule.groups if not members[group]):
+        return f"approvers: nobody is in the group {empty[0]!r}; name its people, or ask for tokens: verified=True"
+    for number, stage in enumerate((rule, *rule.escalate)):
+        people = {
+            person
+            for name in stage.approvers
+            for person in (members[name.removeprefix(GROUP)] if name.startswith(GROUP) else [name])
+        }
+        if people and stage.quorum > len(people):
+            field = f"escalate.{number - 1}.quorum" if number else "quorum"
+            named = ", ".join(stage.approvers)
+            return (
+                f"{field}: {stage.quorum} can never be reached with {len(people)} approvers ({named}); "
+                "lower it or name more of them"
+            )
+    return None
 
 
 def read_decision(payload: Any, verdict: bool | None) -> Decision:

@@ -98,10 +98,10 @@ def check_arguments(schema: Mapping[str, Any] | None, value: dict[str, Any]) -> 
     except ConfigError as error:
         return CheckedArguments(value, str(error))
     except RecursionError:
-        return CheckedArguments(value, "the parameters schema refers to itself without end, or the value is too deep")
+        return CheckedArguments(value, "the schema refers to itself without end, or the value is too deep")
     except Exception as error:
         # The schema is a stranger's, and its faults show in many ways; a call must be answered all the same.
-        return CheckedArguments(value, f"the parameters schema cannot be used: {type(error).__name__}: {error!s:.200}")
+        return CheckedArguments(value, f"the schema cannot be used: {type(error).__name__}: {error!s:.200}")
     if not problems:
         return CheckedArguments(coerced)
     shown = list(problems)

@@ -12,19 +12,20 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import to_jsonable_python
 from temporalio import client as temporal
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from perdure.agent import Agent
 from perdure.connection import connect, rpc_errors
-from perdure.contracts import AGENT_WORKFLOW, TASK_QUEUE, RunInput
+from perdure.contracts import AGENT_WORKFLOW, TASK_QUEUE
 from perdure.diagnosis import PROBLEMS
 from perdure.errors import AlreadyStarted, InvalidInput, NoAnswer, NoSuchRun
-from perdure.handle import ANSWER_WAIT, Handle
+from perdure.handle import ANSWER_WAIT, Handle, check_id
 from perdure.outcomes import RunResult
 from perdure.redact import secrets_of
+from perdure.run_input import RunInput
 from perdure.settings import problems_of
 from perdure.shared_store import check_size, converter_for
 from perdure.sinks import EventSinks, OnEvent
@@ -139,7 +140,7 @@ class Client:
         if if_exists not in ("fail", "attach"):
             raise InvalidInput(f"if_exists: must be 'fail' or 'attach', not {if_exists!r}")
         if id is not None:
-            _check_id(id)
+            check_id("id", id)
         given, checked = _checked({name: value for name, value in fields.items() if value is not None})
         check_size(self.temporal, given, "input")
         name = checked.agent if isinstance(checked.agent, str) else str(checked.agent.get("name", "agent"))
@@ -182,7 +183,7 @@ class Client:
             yield event
 
     def handle(self, id: str, run_id: str | None = None) -> Handle:
-        """The run of a workflow id; nothing is asked yet."""
+        """The run of a workflow id; nothing is asked yet. Raises InvalidInput for an id that is none."""
         return Handle(self.temporal, id, run_id, answer_wait=self._answer_wait, sinks=self._sinks)
 
     async def list(self, query: str | None = None, limit: int = 50) -> list[RunSummary]:
@@ -228,11 +229,6 @@ class Client:
             return [found.id async for found in self.temporal.list_workflows(query)]
 
 
-def _check_id(id: object) -> None:
-    if not isinstance(id, str) or not id.strip():
-        raise InvalidInput("id: must be a text that is not empty, such as 'inv-42'")
-
-
 def quoted(value: str) -> str:
     """A value as it stands between single quotes of a visibility query."""
     return value.replace("\\", "\\\\").replace("'", "\\'")
@@ -240,13 +236,20 @@ def quoted(value: str) -> str:
 
 def _checked(fields: dict[str, Any]) -> tuple[dict[str, Any], RunInput]:
     """The fields as JSON, and as the run will read them."""
+    given = {name: _jsonable(name, value) for name, value in fields.items()}
     try:
-        given: dict[str, Any] = to_jsonable_python(fields)
         return given, RunInput.model_validate(given)
-    except PydanticSerializationError as error:
-        raise InvalidInput(f"input: {error}") from None
     except ValidationError as error:
         raise InvalidInput(f"input: {problems_of(error)}") from None
+
+
+def _jsonable(name: str, value: Any) -> Any:
+    if isinstance(value, bytes | bytearray) and name != "data":
+        raise InvalidInput(f"input: {name}: must not be bytes; decode them to a text first")
+    try:
+        return to_jsonable_python(value)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"input: {name}: must be JSON ({error!s:.200})") from None
 
 
 def _slug(name: str) -> str:

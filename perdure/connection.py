@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +19,8 @@ from perdure.errors import ConfigError, InvalidInput, MessageRefused, NoAnswer, 
 
 DEFAULT_ADDRESS = "localhost:7233"
 EMBEDDED_NAMESPACE = "default"
+_ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+):(\d{1,5})")
+MOST_PORT = 65_535
 CLOSED = "workflow execution already completed"
 """What the server answers to a message for a closed run."""
 
@@ -34,7 +38,26 @@ async def connect(
         raise ConfigError(f"the Temporal configuration cannot be read: {error}") from error
     given = {"target_host": address, "namespace": namespace}
     settings = {"target_host": DEFAULT_ADDRESS, **config, **{k: v for k, v in given.items() if v is not None}}
+    _check_address(_address_field() if address is None else "address", settings["target_host"])
     return await _open(settings, converter)
+
+
+def _address_field() -> str:
+    """Where the environment has the address from, in the user's words."""
+    if os.environ.get("TEMPORAL_ADDRESS"):
+        return "TEMPORAL_ADDRESS"
+    profile = os.environ.get("TEMPORAL_PROFILE") or "default"
+    return f"address of profile {profile!r} in {os.environ.get('TEMPORAL_CONFIG_FILE') or 'temporal.toml'}"
+
+
+def _check_address(name: str, address: object) -> None:
+    """Raise ConfigError that names who has given it; Temporal's own client waits long for some that cannot be."""
+    found = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
+    if not found or not 0 < int(found[1]) <= MOST_PORT:
+        raise ConfigError(
+            f"{name}: {address!r} is no address of a Temporal server; write host:port without a scheme, "
+            f"such as {DEFAULT_ADDRESS}"
+        )
 
 
 async def connect_embedded(address: str, converter: DataConverter = DataConverter.default) -> Client:
@@ -84,7 +107,12 @@ def translate(error: RPCError, client: Client, run: str | None) -> PerdureError:
             return Unreachable(f"{address} refuses access to namespace {client.namespace!r}: {error.message}")
         case RPCStatusCode.UNAVAILABLE:
             return Unreachable(f"the Temporal server at {address} does not answer: {error.message}")
-        case RPCStatusCode.DEADLINE_EXCEEDED | RPCStatusCode.CANCELLED | RPCStatusCode.FAILED_PRECONDITION:
+        case (
+            RPCStatusCode.DEADLINE_EXCEEDED
+            | RPCStatusCode.CANCELLED
+            | RPCStatusCode.FAILED_PRECONDITION
+            | RPCStatusCode.RESOURCE_EXHAUSTED  # the run, or the server, is asked too much at once
+        ):
             return NoAnswer(f"{f'run {run!r}' if run else address} gave no answer ({error.message.lower()})")
         case RPCStatusCode.INVALID_ARGUMENT:
             return InvalidInput(f"the server refused it: {error.message}")

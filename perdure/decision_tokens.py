@@ -50,9 +50,7 @@ def check_public_key(text: str) -> str:
     try:
         Ed25519PublicKey.from_public_bytes(_bytes(text))
     except ValueError:
-        raise ConfigError(
-            "PERDURE_DECISION_KEYS: a decision key is 43 characters of base64url, as `perdure decision-key` prints it"
-        ) from None
+        raise ConfigError("a decision key is 43 characters of base64url, as `perdure decision-key` prints it") from None
     return text
 
 

@@ -45,6 +45,7 @@ DYNAMIC_CONFIG: Mapping[str, str] = {
     "history.transferProcessorMaxPollRPS": "2000",
     "history.timerProcessorMaxPollRPS": "2000",
     "history.timerProcessorMaxTimeShift": '"10ms"',
+    "history.maximumBufferedEventsBatch": "5000",
     "history.workflowIdReuseMinimalInterval": '"0s"',
     "frontend.WorkflowPauseEnabled": "true",
     "system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute": "1",

@@ -22,7 +22,7 @@ from temporalio.service import RPCError
 from perdure.connection import rpc_errors, translate
 from perdure.contracts import RunContext
 from perdure.diagnosis import retrying, why_silent, why_stuck
-from perdure.errors import MessageRefused, NoAnswer, PerdureError, RunCancelled, RunFailed
+from perdure.errors import InvalidInput, MessageRefused, NoAnswer, PerdureError, RunCancelled, RunFailed
 from perdure.messages import MESSAGES, Message
 from perdure.outcomes import Outcome, RunResult
 from perdure.shared_store import check_size
@@ -37,7 +37,8 @@ ANSWER_WAIT = 10.0
 class Handle:
     """A run by its workflow id; `run_id` picks an earlier run of the same id.
 
-    Every method raises NoSuchRun, NoAnswer where no worker answers for the run, Unreachable without a server.
+    Raises InvalidInput for an id that is none. Every method raises NoSuchRun, NoAnswer where no worker answers for the
+    run, Unreachable without a server.
     """
 
     def __init__(
@@ -49,6 +50,9 @@ class Handle:
         answer_wait: float = ANSWER_WAIT,
         sinks: EventSinks | None = None,
     ) -> None:
+        check_id("id", id)
+        if run_id is not None:
+            check_id("run_id", run_id)
         self.id = id
         self.run_id = run_id
         self.temporal = client.get_workflow_handle(id, run_id=run_id)
@@ -158,7 +162,8 @@ class Handle:
         """What happens in the run, from event number `after` on until its end, with the text that is being written.
 
         Joined `text` of a reply, without what a `reset` makes void, is the recorded text, whenever the viewer joins.
-        NoAnswer and Unreachable are raised only after a worker or server was away for `patience` seconds.
+        NoAnswer and Unreachable are raised only after a worker or server was away for `patience` seconds, InvalidInput
+        at once for an `after` or `patience` that is none.
         """
         events = watch(self._client, self, after, server=patience, worker=patience)
         return self._sinks.tap(self.id, events) if self._sinks else events
@@ -289,6 +294,12 @@ class Handle:
             except WorkflowUpdateRPCTimeoutOrCancelledError as error:
                 raise await self._silence() from error
         return answer
+
+
+def check_id(field: str, id: object) -> None:
+    """Raise InvalidInput for what is no id of a run."""
+    if not isinstance(id, str) or not id.strip():
+        raise InvalidInput(f"{field}: must be a text that is not empty, such as 'inv-42'")
 
 
 def _pending(run: str, calls: Any) -> list[PendingCall]:

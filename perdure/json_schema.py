@@ -82,28 +82,28 @@ def subschemas(schema: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def normalise_schema(schema: Any) -> dict[str, Any]:
-    """The object form of a tool's parameters schema: None and {} take no parameters, a missing type is `object`.
+    """The object form of a schema of parameters or answers: None and {} have no properties, a missing type is `object`.
 
     Raises ConfigError for a root that is not an object.
     """
     if schema is None or schema == {}:
         return {"type": "object", "properties": {}}
     if not isinstance(schema, Mapping):
-        raise ConfigError(f"the parameters schema must be a JSON object that describes an object, not {schema!r:.80}")
+        raise ConfigError(f"the schema must be a JSON object that describes an object, not {schema!r:.80}")
     types = schema.get("type", "object")
     if types != "object" and not (isinstance(types, list) and "object" in types):
-        raise ConfigError(f'the parameters schema has "type": {types!r:.80}; a tool takes an object of parameters')
+        raise ConfigError(f'the schema has "type": {types!r:.80}; it must be "object", with "properties"')
     return {**schema, "type": "object"}
 
 
 def check_schema(schema: Any) -> str | None:
-    """Why a tool's parameters schema cannot be used, or None: root, validity, references. Never raises."""
+    """Why a schema of an object cannot be used, or None: root, validity, references. Never raises."""
     try:
         return compile_schema(schema).problem
     except ConfigError as error:
         return str(error)
     except (TypeError, ValueError, RecursionError) as error:
-        return f"the parameters schema is not JSON: {str(error)[:200]}"
+        return f"the schema is not JSON: {str(error)[:200]}"
 
 
 def compile_schema(schema: Any) -> CompiledSchema:
@@ -172,22 +172,22 @@ def _find_problem(
                 resolver = resolver.in_subresource(specification.create_resource(schema))
             for pattern in schema.get("patternProperties", {}):
                 if not _compiles(pattern):
-                    return f"the parameters schema has a property pattern that cannot be read: {pattern!r:.100}"
+                    return f"the schema has a property pattern that cannot be read: {pattern!r:.100}"
             for keyword in _REFERENCES:
                 if keyword in schema:
                     found = resolver.lookup(schema[keyword])
                     draft.check_schema(found.contents, format_checker=FormatChecker(formats=()))
                     pending.append((found.contents, found.resolver))
             if _count_schemas(schema, resolver, costs) > _MAX_SCHEMAS:
-                return "the parameters schema refers to itself without end, or its alternatives multiply beyond use"
+                return "the schema refers to itself without end, or its alternatives multiply beyond use"
             pending.extend((inner, resolver) for inner in subschemas(schema))
     except SchemaError as error:
-        return f"the parameters schema is invalid at {error.json_path}: {error.message[:200]}"
+        return f"the schema is invalid at {error.json_path}: {error.message[:200]}"
     except Unresolvable as error:
-        return f"the parameters schema refers to {error.ref!r:.200}, which is not in it; references are not fetched"
+        return f"the schema refers to {error.ref!r:.200}, which is not in it; references are not fetched"
     except Exception as error:
         # References may point anywhere; what the libraries raise then is not one of their errors.
-        return f"the parameters schema cannot be used: {type(error).__name__}: {str(error)[:200]}"
+        return f"the schema cannot be used: {type(error).__name__}: {str(error)[:200]}"
     return None
 
 

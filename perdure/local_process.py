@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
@@ -26,7 +27,7 @@ from perdure.handle import Handle
 from perdure.messages import Message
 from perdure.outcomes import RunResult
 from perdure.shared_server import SharedServer
-from perdure.sinks import OnEvent
+from perdure.sinks import OnEvent, check_path, check_sinks
 from perdure.status import EventPage, PendingCall, RunStatus, RunSummary, RunUsage, StreamEvent
 from perdure.streaming import watch
 from perdure.worker_settings import WorkerSettings
@@ -81,7 +82,9 @@ class LocalRun:
 
     def stream(self, after: int = 0) -> Generator[StreamEvent, None, None]:
         """What happens in the run, from event number `after` on until its end; see `Handle.stream`."""
-        events = self._watch(after)  # its loop closes it where nobody holds it any more
+        return self._told(self._watch(after))  # its loop closes it where nobody holds it any more
+
+    def _told(self, events: AsyncGenerator[StreamEvent, None]) -> Generator[StreamEvent, None, None]:
         while (event := self._wait(_next(events))) is not None:
             yield event
 
@@ -136,6 +139,11 @@ class Local:
         events_file: Path | str | None = None,
         on_event: OnEvent = None,
     ) -> None:
+        for item in served:
+            if not isinstance(item, Agent | str):
+                raise ConfigError(f"perdure.local: {item!r:.80} is no Agent, and no name of a file or module")
+        check_path("data_dir", data_dir)
+        check_sinks(events_file, on_event)
         settings = WorkerSettings.parse(os.environ)
         folder = Path(settings.data_dir if data_dir is None else data_dir).absolute()
         events = settings.events_file if events_file is None else Path(events_file)
@@ -234,10 +242,7 @@ class Local:
             if own and not worker.serves:
                 raise ConfigError(f"run {handle.id!r} is open; say which agent goes on with it: perdure.local(agent)")
             if not own and self._wait(missing_worker(client.temporal, described.task_queue)):
-                raise ConfigError(
-                    f"run {handle.id!r} is open, and belongs to another script that does not run (queue "
-                    f"{described.task_queue!r}); run that one, or give another id"
-                )
+                raise ConfigError(f"run {handle.id!r} is open, and {_elsewhere(described.task_queue)}")
         hear = partial(worker.listen, handle.id)
         return LocalRun(handle, self._wait, partial(watch, client.temporal, handle, listening=hear))
 
@@ -288,6 +293,19 @@ def queue_of_script() -> str:
         return QUEUE
     path = Path(script).resolve()
     return f"{QUEUE}-{path.stem}-{sha256(str(path).encode()).hexdigest()[:8]}"
+
+
+def _elsewhere(queue: str) -> str:
+    """What goes on with the runs of a queue that nothing here serves; a queue of `queue_of_script` tells the script."""
+    if queue == QUEUE:
+        return "belongs to an interactive session; go on with it in one, or give another id"
+    script = re.fullmatch(rf"{QUEUE}-(.+)-[0-9a-f]{{8}}", queue)
+    if script is None:
+        return f"no worker serves its queue {queue!r}; start one with `perdure dev`, or give another id"
+    return (
+        f"belongs to the script {script[1]}.py, which does not run; run it, from the folder where it was when it began "
+        "the run (a script that was moved or renamed is another one), or give another id"
+    )
 
 
 async def _next(events: AsyncIterator[StreamEvent]) -> StreamEvent | None:

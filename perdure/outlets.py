@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
+from perdure.errors import ConfigError
+
 T = TypeVar("T")
 
 MOST = 10_000
@@ -122,8 +124,15 @@ def close_all(outlets: Sequence[Outlet[Any]], within: float = CLOSE_WAIT) -> Non
 class JsonLines:
     """Appends values to a file, a line of JSON each. Only its owner may read it; several may append to it."""
 
-    def __init__(self, path: os.PathLike[str] | str) -> None:
+    def __init__(self, path: os.PathLike[str] | str, setting: str) -> None:
+        """`setting` is what names the file to users; raises ConfigError that names it where there is no folder for it.
+
+        The folder is never made: a mistyped one would go unnoticed.
+        """
         self._path = os.path.abspath(path)
+        folder = os.path.dirname(self._path)
+        if not os.path.isdir(folder):
+            raise ConfigError(f"{setting}: there is no folder {folder!r}; make it, or correct the path {self._path!r}")
         self._file: int | None = None
         self._torn = False
 
@@ -134,7 +143,6 @@ class JsonLines:
         rest = memoryview(f"{begin}{text}".encode(errors="replace"))
         try:
             if self._file is None:
-                os.makedirs(os.path.dirname(self._path), exist_ok=True)
                 self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             while rest:
                 written = os.write(self._file, rest)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from perdure.announcement import Announcement
+from perdure.errors import ConfigError
 from perdure.event import Event
 from perdure.events import parse_event
 from perdure.outlets import CLOSE_WAIT, JsonLines, Outlet, close_all
@@ -33,6 +34,19 @@ FLOWS = 1_000
 """Texts that are being written at once."""
 
 
+def check_sinks(events_file: object, on_event: object) -> None:
+    """Raise ConfigError that names what is no file or function."""
+    check_path("events_file", events_file)
+    if on_event is not None and not callable(on_event):
+        raise ConfigError(f"on_event: must be a function that takes an event, not {on_event!r:.80}")
+
+
+def check_path(name: str, path: object) -> None:
+    """Raise ConfigError that names what is no path."""
+    if not isinstance(path, str | os.PathLike | None):
+        raise ConfigError(f"{name}: must be a path, not {path!r:.80}")
+
+
 class EventSinks:
     """The sinks of one worker or client."""
 
@@ -44,7 +58,11 @@ class EventSinks:
         secrets: Iterable[str] = (),
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """`secrets` are taken out by heart. `loop` is where an async `on_event` runs; without one it has its own."""
+        """`secrets` are taken out by heart. `loop` is where an async `on_event` runs; without one it has its own.
+
+        Raises ConfigError where one is none, or `events_file` is in no folder.
+        """
+        check_sinks(events_file, on_event)
         redactor = Redactor(secrets)
         self._outlets: list[Outlet[Seen]] = []
         if events_file is not None:
@@ -139,7 +157,7 @@ class _Writing:
 
 
 def _file_outlet(path: os.PathLike[str] | str, redactor: Redactor) -> Outlet[Seen]:
-    lines, clean = JsonLines(path), Clean(redactor)
+    lines, clean = JsonLines(path, "PERDURE_EVENTS_FILE (events_file=)"), Clean(redactor)
 
     def take(batch: list[Seen], dropped: int) -> None:
         lines.write(clean.events(batch, dropped))

@@ -21,7 +21,7 @@ from temporalio.service import RPCError
 from perdure.connection import translate
 from perdure.contracts import CALL_MODEL
 from perdure.diagnosis import retrying
-from perdure.errors import NoAnswer, PerdureError, Unreachable
+from perdure.errors import InvalidInput, NoAnswer, PerdureError, Unreachable
 from perdure.event_log import EventLog
 from perdure.live_text import LiveText, Told, Window
 from perdure.messages import AssistantMessage
@@ -291,6 +291,12 @@ def _now() -> float:
     return time.monotonic()
 
 
+def check_after(after: object) -> None:
+    """Raise InvalidInput for what is no number of an event."""
+    if type(after) is not int or after < 0:
+        raise InvalidInput(f"after: must be the number of an event from 0 on, not {after!r:.80}")
+
+
 def watch(
     client: Client,
     handle: Handle,
@@ -303,6 +309,10 @@ def watch(
     """The events of a run from number `after` on until its end.
 
     `server` and `worker` are how many seconds each may be away. With `listening` the text comes in every piece in which
-    a worker of this process has got it.
+    a worker of this process has got it. Raises InvalidInput for a cursor or patience that is none.
     """
+    check_after(after)
+    for seconds in (server, worker):
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+            raise InvalidInput(f"patience: must be a number of seconds from 0 on, not {seconds!r:.80}")
     return Viewer(client, handle, after, server=server, worker=worker, listening=listening).events()

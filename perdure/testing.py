@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from inspect import isawaitable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from perdure.agent import AgentSpec
-from perdure.errors import ErrorKind
+from perdure.errors import ConfigError, ErrorKind
 from perdure.limits import LimitReached
 from perdure.messages import AssistantMessage, CallPart, Message, TextPart, ToolMessage, UserMessage, text, text_of
 from perdure.model import Model, Price
@@ -18,39 +18,66 @@ from perdure.runtime import Ran, Reply
 Step = dict[str, Any]
 """One reply of a script, as the provider `scripted` and FakeRuntime take it; further fields may be added to it."""
 
+STEP = "a reply of reply(...), calls(...) or failure(...)"
+
 Finish = Literal["stop", "length", "filtered", "refused"]
 
 
 def reply(words: str = "", *, finish: Finish = "stop") -> Step:
-    """A reply in words. They may hold `{{user}}`, `{{last_tool_text}}` and `{{tool:c2.field}}`."""
+    """A reply in words. They may hold `{{user}}`, `{{last_tool_text}}` and `{{tool:c2.field}}`. Raises ConfigError."""
+    _require(isinstance(words, str), "reply", words, "a text")
+    _require(finish in get_args(Finish), "reply: finish", finish, f"one of {', '.join(get_args(Finish))}")
     return {"text": words} if finish == "stop" else {"text": words, "finish": finish}
 
 
 def call(tool: str, /, **arguments: Any) -> dict[str, Any]:
-    """One tool call, for `calls`."""
+    """One tool call, for `calls`. Raises ConfigError."""
+    _require(isinstance(tool, str) and bool(tool), "call", tool, "the name of a tool")
     return {"tool": tool, "arguments": arguments}
 
 
 def calls(*what: str | Mapping[str, Any], **arguments: Any) -> Step:
-    """A reply with one call, `calls("search", q="x")`, or with several, `calls(call("search", q="x"), call("now"))`."""
+    """A reply with one call, `calls("search", q="x")`, or with several, `calls(call("search", q="x"), call("now"))`.
+
+    Raises ConfigError for what is no call, TypeError for arguments beside several.
+    """
     if arguments and not (len(what) == 1 and isinstance(what[0], str)):
         raise TypeError("arguments go with the name of one tool; for several calls use call(...)")
+    for item in what:
+        named = isinstance(item, str) or (isinstance(item, Mapping) and "tool" in item)
+        _require(named, "calls", item, "the name of a tool, or call(...)")
     return {"calls": [call(item, **arguments) if isinstance(item, str) else dict(item) for item in what]}
 
 
 def failure(
     kind: ErrorKind | str, message: str = "the script says so", *, times: int | None = None, then: Step | None = None
 ) -> Step:
-    """A failure of the provider in every attempt, or in the first `times` and after them the reply `then`."""
+    """A failure of the provider in every attempt, or in the first `times` and after them the reply `then`.
+
+    Raises ConfigError.
+    """
+    kinds = [known.value for known in ErrorKind]
+    _require(kind in kinds, "failure", kind, f"one of {', '.join(kinds)}")
+    _require(isinstance(message, str), "failure: message", message, "a text")
+    _require(times is None or (type(times) is int and times > 0), "failure: times", times, "a number from 1 on")
+    _require(then is None or isinstance(then, Mapping), "failure: then", then, STEP)
     return {**(then or {}), "error": {"kind": str(kind), "message": message, "times": times}}
 
 
 def scripted(*steps: Step, repeat: bool = False, price: Price | None = None, name: str = "") -> Model:
-    """A model that gives these replies one after the other; with `repeat` the last one for ever."""
+    """A model that gives these replies one after the other; with `repeat` the last one for ever. Raises ConfigError."""
+    for step in steps:
+        _require(isinstance(step, Mapping), "scripted", step, STEP)
+    _require(bool(steps) or not repeat, "scripted: repeat", repeat, "False without a reply")
     script = [dict(step) for step in steps]
     if repeat:
         script[-1]["repeat"] = True
     return Model(provider="scripted", name=name, params={"script": script}, price=price)
+
+
+def _require(holds: bool, what: str, given: object, wanted: str) -> None:
+    if not holds:
+        raise ConfigError(f"perdure.testing: {what}: must be {wanted}, not {given!r:.80}")
 
 
 ToolFunction = Callable[..., str | Ran | Awaitable[str | Ran]]
@@ -72,6 +99,8 @@ class FakeRuntime:
         verdicts: Iterable[str | None] = (),
         messages: Sequence[Message] = (),
     ) -> None:
+        for step in replies:
+            _require(isinstance(step, Mapping | Reply), "FakeRuntime", step, f"{STEP}, or a Reply")
         self._spec = spec or AgentSpec(name="fake", models=(scripted(),))
         self._replies = list(replies)
         self._tools = dict(tools or {})

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from temporalio.client import Client
+from temporalio.testing import WorkflowEnvironment
 
 from activities.converter import data_converter
 from activities.stores.files import FileStore
 from perdure import Agent
 from perdure.embedded import EmbeddedServer
-from tests.lab import Lab, eventually, laboratory
+from tests.lab import Lab, eventually, laboratory, skipping_time
 
 __all__ = ["eventually"]
 
@@ -48,6 +49,14 @@ def store(data_dir: Path) -> FileStore:
 async def client(temporal_server: EmbeddedServer, store: FileStore) -> Client:
     """A client with Perdure's data converter."""
     return await Client.connect(temporal_server.address, data_converter=data_converter(store))
+
+
+@pytest.fixture
+async def skipping(store: FileStore) -> AsyncIterator[WorkflowEnvironment]:
+    """A server on which time passes when a test says so."""
+    async with skipping_time(store) as environment:
+        with environment.auto_time_skipping_disabled():
+            yield environment
 
 
 @pytest.fixture

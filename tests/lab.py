@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import shutil
+import sysconfig
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,9 +17,12 @@ from typing import Any
 
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError, CancelledError
+from temporalio.testing import WorkflowEnvironment
 
 from activities.bus import Bus
+from activities.converter import data_converter
 from activities.registry import Registry
+from activities.stores.files import FileStore
 from perdure import Agent
 from perdure.contracts import AGENT_WORKFLOW
 from perdure.sinks import OnEvent
@@ -210,6 +215,17 @@ async def laboratory(
     chosen = WorkerSettings(task_queue=name, data_dir=data_dir, **settings)
     async with serving(client, registry, chosen, bus=bus, on_event=on_event):
         yield Lab(client, name, registry, list(agents))
+
+
+@asynccontextmanager
+async def skipping_time(store: FileStore, **options: Any) -> AsyncIterator[WorkflowEnvironment]:
+    """A server on which time passes at once while a result is awaited; needs a worker for what falls due meanwhile."""
+    binary = shutil.which("temporal-test-server", path=sysconfig.get_path("scripts"))
+    assert binary, "temporal-test-server is not installed"
+    async with await WorkflowEnvironment.start_time_skipping(
+        test_server_existing_path=binary, data_converter=data_converter(store), **options
+    ) as environment:
+        yield environment
 
 
 def words_of(message: dict[str, Any]) -> str:

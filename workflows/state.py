@@ -13,7 +13,7 @@ from temporalio import workflow
 from perdure.approval import Refused, Request, Verdict
 from perdure.approvals import Approvals
 from perdure.arguments import check_arguments
-from perdure.contracts import ConversationRef, RunContext, RunInput
+from perdure.contracts import ConversationRef, RunContext
 from perdure.errors import ConfigError
 from perdure.family import ChildNeeds, Grant
 from perdure.limits import Account, LimitReached, Limits, LimitsOverride
@@ -21,6 +21,7 @@ from perdure.messages import Message, Usage, UserMessage, text, text_of
 from perdure.outcomes import Ending
 from perdure.questions import Answer, Question, Questions
 from perdure.repetition import Repetition
+from perdure.run_input import RunInput
 from workflows.announce import announce
 from workflows.turn import Planned, binding
 
@@ -156,6 +157,8 @@ class RunState:
     @property
     def full(self) -> bool:
         """Whether it should go on in a new run of the chain, as soon as nothing is in flight."""
+        if not workflow.all_handlers_finished():  # an early update: it would be taken after what is carried
+            return False
         suggested = workflow.info().is_continue_as_new_suggested()
         return suggested or self.received > MOST_SIGNALS or self.updates > MOST_UPDATES
 

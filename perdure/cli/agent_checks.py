@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.agent import Agent
 from perdure.cli.checks import Check
+from perdure.cli.output import counted
 from perdure.embedded import find_binary
 from perdure.errors import ConfigError, PerdureError, ProviderError
 from perdure.messages import Usage, UserMessage, text
 from perdure.model import Model
+from perdure.own_providers import own_providers
 from perdure.worker_settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -46,15 +48,12 @@ PREFIXES: Mapping[str, str] = {"OPENAI_API_KEY": "sk-", "ANTHROPIC_API_KEY": "sk
 
 
 def folder_check(folder: Path) -> Check:
-    """Whether the data folder can be written and read: proved by a small file that is removed again."""
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    """Whether the data folder can be written and read, or made: proved by something small that is removed again."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.exists(path))
     fix = "a worker keeps large values there; set PERDURE_DATA_DIR to a folder that can be written"
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        problem = "is no folder" if not there.is_dir() else "cannot be written"
-        return Check(name="data folder", level="fail", text=f"{folder}: {there} {problem}", fix=fix)
-    if there != folder.absolute():
-        return Check(name="data folder", level="ok", text=f"{folder} can be made")
-    return _probe(folder, fix)
+    if not there.is_dir():
+        return Check(name="data folder", level="fail", text=f"{folder}: {there} is no folder", fix=fix)
+    return _probe(folder, fix) if there == folder.absolute() else _probe_parent(folder, there, fix)
 
 
 async def store_check(chosen: WorkerSettings, environment: Mapping[str, str]) -> Check:
@@ -90,6 +89,17 @@ def _probe(folder: Path, fix: str) -> Check:
     if not same:
         return Check(name="data folder", level="fail", text=f"{folder}: what is written is not what is read", fix=fix)
     return Check(name="data folder", level="ok", text=f"{folder} can be written and read")
+
+
+def _probe_parent(folder: Path, there: Path, fix: str) -> Check:
+    probe = there / f".doctor-{secrets.token_hex(6)}"
+    try:
+        probe.mkdir()
+        probe.rmdir()
+    except OSError as error:  # permissions do not tell: /proc, a file system that is read-only or full
+        text = f"{folder}: no folder can be made in {there}: {error.strerror}"
+        return Check(name="data folder", level="fail", text=text, fix=fix)
+    return Check(name="data folder", level="ok", text=f"{folder} can be made")
 
 
 def binary_checks() -> Iterator[Check]:
@@ -130,7 +140,7 @@ async def agent_checks(loaded: Mapping[str, Registry | ConfigError], *, call: bo
             continue
         yield Check(name="agents", level="ok", text=f"{target}: {', '.join(registry.agents)}")
         for agent in registry.agents.values():
-            for model in agent.models:
+            for model in agent.all_models:
                 usable = True
                 for check in _model_checks(agent, model, os.environ):
                     usable = usable and check.level != "fail"
@@ -144,30 +154,40 @@ async def agent_checks(loaded: Mapping[str, Registry | ConfigError], *, call: bo
 
 def _model_checks(agent: Agent, model: Model, environment: Mapping[str, str]) -> Iterator[Check]:
     from activities.endpoints import endpoint_of, entry_of
-    from activities.prices import cost_of
+    from providers.scripted import Scripted
 
     name = f"model of {agent.name}"
+    if model.provider in own_providers:
+        yield Check(name=name, level="ok", text=f"{model.label} is answered by a function of yours")
+        yield from _price_check(name, model)
+        return
     try:
         entry = entry_of(model)
-        if entry.auth != "none":
+        variable = model.api_key_env or entry.api_key_env or ""
+        key = environment.get(variable)
+        problem = next((told for shape, told in SHAPES if key and shape.search(key)), None)
+        if problem is not None:
+            level: Any = "fail" if entry.key_required or model.api_key_env else "warn"
+            yield Check(name=name, level=level, text=f"{model.label}: {variable} {problem}", fix=f"set {variable} anew")
+            if level == "fail":
+                return
+        if not isinstance(entry.provider, Scripted):
             endpoint_of(model, "", environment)
     except ProviderError as error:
         yield Check(name=name, level="fail", text=str(error))
         return
-    variable = model.api_key_env or entry.api_key_env or ""
-    key = environment.get(variable)
-    problem = next((told for shape, told in SHAPES if key is not None and shape.search(key)), None)
-    if problem is not None:
-        level: Any = "fail" if entry.key_required or model.api_key_env else "warn"
-        yield Check(name=name, level=level, text=f"{model.label}: {variable} {problem}", fix=f"set {variable} anew")
-        if level == "fail":
-            return
     yield Check(name=name, level="ok", text=f"{model.label} can be called from here")
     own_address = bool(model.base_url or environment.get(entry.base_url_env or ""))
     begins = PREFIXES.get(variable)
     if key and begins and not own_address and not key.strip().startswith(begins):
         text = f"{variable} does not begin with {begins!r}, as the keys of {entry.name} do"
         yield Check(name=name, level="warn", text=text, fix="prove it: `perdure doctor AGENTS --call`")
+    yield from _price_check(name, model)
+
+
+def _price_check(name: str, model: Model) -> Iterator[Check]:
+    from activities.prices import cost_of
+
     if cost_of(model, SAMPLE) is None:
         text = f"no price is known for {model.label}: its cost counts as zero"
         yield Check(
@@ -179,7 +199,7 @@ async def _call(model: Model) -> Check:
     """A real call of a few tokens, which proves the key and the address."""
     from activities.exchange import Exchange, Idle
     from activities.http import make_client
-    from providers.base import ModelRequest
+    from perdure.model_call import ModelRequest
 
     asked = ModelRequest(
         model=model.name,
@@ -200,7 +220,7 @@ async def _call(model: Model) -> Check:
         except TimeoutError:
             return Check(name=name, level="fail", text=f"no reply within {CALL_WAIT:g} s")
     spent = reply.usage or Usage()
-    return Check(name=name, level="ok", text=f"it has answered, {spent.total} tokens")
+    return Check(name=name, level="ok", text=f"it has answered, {counted(spent.total, 'token')}")
 
 
 def _age_of_prices(today: date) -> Check:
@@ -208,7 +228,7 @@ def _age_of_prices(today: date) -> Check:
     newest = max((day for day in _dated_prices() if day <= today), default=date.min)
     release = f"genai-prices {version('genai-prices')}"
     days = (today - newest).days
-    text = f"the newest dated price of {release} is of {newest}, {days} days ago"
+    text = f"the newest dated price of {release} is of {newest}, {counted(days, 'day')} ago"
     if days <= OLD_PRICES_DAYS:
         return Check(name="prices", level="ok", text=text)
     return Check(name="prices", level="warn", text=text, fix="pip install --upgrade genai-prices")

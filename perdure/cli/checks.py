@@ -13,6 +13,7 @@ from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 
+from perdure.cli.output import counted
 from perdure.client import RUNS
 from perdure.connection import connect, rpc_errors
 from perdure.diagnosis import PROBLEMS, STUCK, clock_behind, missing_worker, pollers
@@ -60,7 +61,7 @@ async def server_checks(queue: str, tool_queues: Sequence[str] = ()) -> AsyncIte
     yield Check(
         name="retention",
         level="warn" if short else "ok",
-        text=f"closed runs are kept {days:g} days",
+        text=f"closed runs are kept {counted(days, 'day')}",
         fix=f"temporal operator namespace update --namespace {client.namespace} --retention 90d" if short else None,
     )
     for check in (*attribute_checks(dict(listed.custom_attributes)), *found, stuck):
@@ -78,7 +79,7 @@ async def worker_here(queue: str) -> list[Check]:
     host = socket.gethostname()
     here = [identity for identity in found if identity.partition("@")[2] == host]
     if here:
-        return [Check(name="worker", level="ok", text=f"{', '.join(here)} polls queue {queue!r}")]
+        return [Check(name="worker", level="ok", text=f"queue {queue!r} is polled by {', '.join(here)}")]
     return [Check(name="worker", level="fail", text=f"no worker of {host!r} polls queue {queue!r}")]
 
 
@@ -110,7 +111,8 @@ async def _workers(client: Client, queue: str) -> AsyncIterator[Check]:
             yield Check(name="worker", level="warn", text=missing if what == "runs" else f"for calls: {missing}")
             return
     polling = await pollers(client, queue)
-    yield Check(name="worker", level="ok", text=f"{len(polling)} polls queue {queue!r}: {', '.join(sorted(polling))}")
+    text = f"queue {queue!r} is polled by {counted(len(polling), 'worker')}: {', '.join(sorted(polling))}"
+    yield Check(name="worker", level="ok", text=text)
     behind = await clock_behind(client, queue)
     if behind > CLOCKS:
         text = f"this machine's clock is at least {behind.total_seconds():.0f} s behind the server's"

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from perdure.cli import completion
-from perdure.cli.output import moment, note, short_json, show, show_json, show_table
+from perdure.cli.output import counted, moment, note, short_json, show, show_json, show_table
 from perdure.cli.session import By, Json, OpenRunId, read_json, read_text, who, with_client
 from perdure.client import Client
 from perdure.connection import rpc_errors
@@ -69,8 +69,8 @@ def approvals(json: Json = False) -> None:
         show_table(columns, [_row(call) for call in waiting])
         show("decide with `perdure approve RUN CALL` or `perdure deny RUN CALL --reason ...`")
     if silent:
-        runs = "1 run" if len(silent) == 1 else f"{len(silent)} runs"
-        note(f"{runs} could not be asked: {', '.join(sorted(silent))}; {next(iter(silent.values()))}")
+        runs, why = ", ".join(sorted(silent)), next(iter(silent.values()))
+        note(f"{counted(len(silent), 'run')} could not be asked: {runs}; {why}")
         raise typer.Exit(1)
 
 
@@ -126,18 +126,18 @@ def _identity(by: str | None, token: str | None) -> dict[str, str | None]:
 
 
 def decision_key(json: Json = False) -> None:
-    """A new pair of keys for signed decisions, and where each goes.
+    """A new pair of keys for signed decisions, as lines of an environment file; where each goes is said beside them.
 
-    Example: perdure decision-key
+    Example: perdure decision-key > keys.env
     """
     private, public = make_key()
     if json:
         show_json({"private": private, "public": public})
         return
     show(f"PERDURE_DECISION_PRIVATE_KEY={private}")
-    show("  secret: for the system that signs decisions, or the workers that send notifications with decision tokens")
+    note("the private key is secret: for the system that signs decisions, or workers whose notifications carry tokens")
     show(f"PERDURE_DECISION_KEYS={public}")
-    show("  public: for every worker whose runs are to believe such decisions; several keys with commas between")
+    note("the public key is for every worker whose runs are to believe such decisions; several with commas between")
 
 
 def say(

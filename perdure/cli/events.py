@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote as url_quote
 
-from perdure.cli.output import line, moment, short_json
+from perdure.cli.output import counted, line, moment, short_json
 from perdure.messages import AssistantMessage, Message, ToolMessage, text_of
 from perdure.status import RunEvent, StreamEvent
 
@@ -66,7 +66,9 @@ _MARKS: Mapping[str, Callable[[Fields, CallBook], str]] = {
     "said": lambda e, b: f"  said: {line(e.get('text'))}",
     "correction": lambda e, b: f"  correction ({e.get('about')}): {line(e.get('text'))}",
     "child_started": lambda e, b: f"  -> {b.call(e.get('call_id'))}: child run {e.get('workflow_id')}",
-    "child_ended": lambda e, b: f"  <- {e.get('call_id')} child ended {e.get('outcome')} [{e.get('tokens', 0)} tokens]",
+    "child_ended": lambda e, b: (
+        f"  <- {e.get('call_id')} child ended {e.get('outcome')} [{counted(e.get('tokens', 0), 'token')}]"
+    ),
     "run_ended": lambda e, b: (
         f"{e.get('outcome')}{f' ({reason})' if (reason := e.get('reason')) else ''}"
         f"{f': {line(text)}' if (text := e.get('message')) else ''}"
@@ -138,7 +140,7 @@ def _fields(event: RunEvent) -> str:
 
 
 def _spent(fields: Fields) -> str:
-    return f"[{fields.get('tokens', 0)} tokens, ${fields.get('cost_usd')}]"
+    return f"[{counted(fields.get('tokens', 0), 'token')}, ${fields.get('cost_usd')}]"
 
 
 def _time(value: str | float | None) -> str:

@@ -70,6 +70,11 @@ def show_json(value: Any) -> None:
     print(_SURROGATES.sub("\ufffd", json.dumps(plain, ensure_ascii=ascii_only)), flush=True)
 
 
+def counted(count: float, noun: str) -> str:
+    """A number of things: 1 step, 2 steps, 1.5 days."""
+    return f"{count:.12g} {noun}{'' if count == 1 else 's'}"
+
+
 def short_json(value: Any) -> str:
     """A value as compact JSON for a cell."""
     return json.dumps(value, ensure_ascii=False, default=str)

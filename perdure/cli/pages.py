@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from zlib import crc32
 
 from perdure.client import RUNS, Client, summarise
 from perdure.connection import rpc_errors
@@ -11,6 +12,8 @@ from perdure.status import RunSummary
 
 SERVER_PAGE = 1_000
 """The server gives no more at once."""
+CHECKSUM = 4
+"""Bytes after the server's mark."""
 
 
 async def read_page(
@@ -31,7 +34,12 @@ async def read_page(
             if not token:
                 return found, None
             if limit is not None and len(found) >= limit:
-                return found, urlsafe_b64encode(token).decode().rstrip("=")
+                return found, _mark(token)
+
+
+def _mark(token: bytes) -> str:
+    """The server's own mark with a checksum, so that a mistyped one is known before the server sees it."""
+    return urlsafe_b64encode(token + crc32(token).to_bytes(CHECKSUM)).decode().rstrip("=")
 
 
 def _token(mark: str | None) -> bytes | None:
@@ -39,6 +47,12 @@ def _token(mark: str | None) -> bytes | None:
     if mark is None:
         return None
     try:
-        return urlsafe_b64decode(mark + "=" * (-len(mark) % 4))
+        given = urlsafe_b64decode(mark + "=" * (-len(mark) % 4))
     except ValueError:
-        raise ConfigError(f"--page: {mark[:40]!r} is no mark that a list has printed") from None
+        given = b""
+    token, checksum = given[:-CHECKSUM], given[-CHECKSUM:]
+    if not token or crc32(token).to_bytes(CHECKSUM) != checksum:
+        raise ConfigError(
+            f"--page: {mark[:40]!r} is no mark that a list has printed; leave --page out to begin with the newest runs"
+        )
+    return token

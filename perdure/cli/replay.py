@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from perdure.cli.histories import Candidate, find_files, of_files, of_query, of_runs
-from perdure.cli.output import line, note, show, show_json, show_table
+from perdure.cli.output import counted, line, note, show, show_json, show_table
 from perdure.cli.replay_pool import Found, replay_all
 from perdure.cli.session import Json, with_client
 from perdure.client import OPEN, Client
@@ -155,10 +155,7 @@ def _show(found: Sequence[Found], query: str | None) -> None:
         if counts[result]:
             show(f"  {advice}")
     show()
-    bad = len(found) - counts["fine"]
-    show(
-        f"{counts['fine']} of {len(found)} replay with this code" if bad else f"all {len(found)} replay with this code"
-    )
+    show(f"this code replays {counts['fine']} of {counted(len(found), 'run')}")
 
 
 def _told(found: Found) -> str:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from shlex import quote
 from typing import Annotated
 
 import typer
 
-from perdure.cli import completion
+from perdure.cli import completion, offers
 from perdure.cli.family_tree import result_of, tree_of
 from perdure.cli.output import clean, moment, note, short_json, show, show_json, show_rich, show_table
 from perdure.cli.pages import read_page
 from perdure.cli.session import Json, RunId, with_client
-from perdure.cli.tree_view import draw
+from perdure.cli.tree_view import draw, work_of
 from perdure.client import Client, quoted
 from perdure.diagnosis import STUCK
 from perdure.status import RunStatus, RunSummary
@@ -126,18 +125,18 @@ def show_status(status: RunStatus) -> None:
         "retrying": "; ".join(status.retrying) or None,
         "started": moment(status.started),
         "closed": moment(status.closed),
-        "spent": f"{status.step} steps, {status.tool_calls} tool calls, {status.usage.total} tokens, ${status.cost_usd}"
-        if "usage" in status.model_fields_set
-        else "unknown",
+        "spent": f"{work_of(status)}, ${status.cost_usd}" if "usage" in status.model_fields_set else "unknown",
     }
     for name, value in shown.items():
         if value:
             show(f"{name:<9} {value}", "red" if name == "stuck" else "")
     for call in status.pending:
         asked = f"{call.call_id} {call.tool} {short_json(call.arguments)}"
-        show(f"{'waits':<9} {asked}: perdure approve {status.id} {call.call_id}", "yellow")
+        show(f"{'waits':<9} {asked}: {offers.approve(status.id, call.call_id)}", "yellow")
     for question in status.questions:
         options = f" ({' | '.join(question.options)})" if question.options else ""
-        answer = quote(question.options[0]) if question.options else "TEXT"
-        asked = f"{question.text}{options}: perdure answer {status.id} {question.question_id} {answer}"
-        show(f"{'asks':<9} {asked}", "yellow")
+        answer = offers.answer(status.id, question.question_id, question.options)
+        show(f"{'asks':<9} {question.text}{options}: {answer}", "yellow")
+    if status.paused:
+        until = moment(status.paused_until)
+        show(f"{'paused':<9} on {status.paused} until {until}: {offers.extend(status.id, status.paused)}", "yellow")

@@ -7,10 +7,11 @@ from datetime import datetime
 from rich.text import Text
 from rich.tree import Tree
 
+from perdure.cli import offers
 from perdure.cli.events import CallBook, in_words, style_of
-from perdure.cli.output import clean, line, short_json
+from perdure.cli.output import clean, counted, line, short_json
 from perdure.cli.tree import CallNode, RunNode, StepNode
-from perdure.status import RunEvent
+from perdure.status import RunEvent, RunStatus
 
 STATUS_STYLES = {
     "done": "green",
@@ -52,7 +53,9 @@ def _draw_call(branch: Tree, call: CallNode, book: CallBook) -> None:
     if call.error:
         branch.add(_text(f"an attempt failed: {line(call.error)}", "red"))
     if call.run is not None:
-        branch.add(draw(call.run))
+        below = branch.add(draw(call.run))
+        if (paused := call.run.status.paused) is not None:
+            below.add(_text(f"paused on {paused}: {offers.extend(call.run.status.id, paused)}", "yellow"))
     elif call.not_shown:
         branch.add(_text(f"child run {call.child} is not shown: {call.not_shown}", "dim"))
     if call.result:
@@ -66,8 +69,7 @@ def _headline(node: RunNode) -> str:
     if node.model:
         parts.append(node.model)
     if "usage" in status.model_fields_set:
-        parts.append(f"{status.step} steps, {status.tool_calls} tool calls, {status.usage.total} tokens")
-        parts.append(f"${status.cost_usd}")
+        parts += [work_of(status), f"${status.cost_usd}"]
     if node.seconds is not None:
         parts.append(duration(node.seconds))
     if status.stuck:
@@ -77,9 +79,15 @@ def _headline(node: RunNode) -> str:
     return ", ".join(parts)
 
 
+def work_of(status: RunStatus) -> str:
+    """What a run has done so far, counted."""
+    done = (status.step, "step"), (status.tool_calls, "tool call"), (status.usage.total, "token")
+    return ", ".join(counted(count, noun) for count, noun in done)
+
+
 def _step(step: StepNode) -> Text:
     facts = [
-        f"{step.tokens} tokens" if step.tokens is not None else "",
+        counted(step.tokens, "token") if step.tokens is not None else "",
         f"${step.cost_usd}" if step.cost_usd is not None else "",
         _took(step.seconds, step.attempts),
         clock(step.ended),
@@ -98,7 +106,7 @@ def _call(call: CallNode) -> Text:
 
 
 def _took(seconds: float | None, attempts: int | None) -> str:
-    tries = f"{attempts} attempts" if attempts is not None and attempts > 1 else ""
+    tries = counted(attempts, "attempt") if attempts is not None and attempts > 1 else ""
     return ", ".join(part for part in (duration(seconds) if seconds is not None else "", tries) if part)
 
 

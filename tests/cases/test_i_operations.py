@@ -30,7 +30,7 @@ from tests.broken_worker import BUG, broken_worker
 from tests.chaos.conftest import Stage, call, fake_model, stage
 from tests.chaos.test_lost_workers import TOLD, model_call_runs
 from tests.chaos.test_stopping_workers import GRACE
-from tests.cli.command_line import CommandLine, make, until
+from tests.cli.command_line import CommandLine, make, pending, until
 from tests.conftest import Serve
 from tests.fake_chat import fake_chat
 from tests.lab import eventually, laboratory
@@ -154,7 +154,7 @@ def test_132_a_restarted_server(tmp_path: Path, agents: str, new_id: str) -> Non
         assert worker.stdout is not None
         assert "serving" in worker.stdout.readline()
         following = perdure.start("run", "payer", "x", "--id", new_id, "--json")
-        until(lambda: perdure.json("approvals"))
+        until(lambda: pending(perdure, new_id))
     with EmbeddedServer(tmp_path / "server", port=port, headless=True):
         until(lambda: approved(perdure, new_id))
         out, _ = following.communicate(timeout=90)
@@ -239,6 +239,7 @@ async def test_133_an_activity_of_another_release(client: TemporalClient, plain:
 # --- 137: RUNNING, but dead -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_137_a_failing_workflow_task(client: TemporalClient, data_dir: Path, plain: Client, new_id: str) -> None:
     """`status` has attempts and cause, the server counts such runs, and a corrected worker lets the run go on."""
     asked = {"agent": "mended", "prompt": "go"}

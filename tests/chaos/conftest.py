@@ -22,6 +22,7 @@ from temporalio.worker import Replayer
 from activities.converter import data_converter
 from activities.stores.files import FileStore
 from perdure.embedded import EmbeddedServer
+from tests.chaos.server import Server
 from tests.processes import Cli, WorkerProcess, eventually
 from workflows.interceptor import RunInterceptor
 from workflows.runner import WORKFLOWS, make_runner
@@ -276,4 +277,19 @@ async def staged(address: str, folder: Path, model: FakeModel) -> AsyncIterator[
 async def stage(temporal_server: EmbeddedServer, tmp_path: Path, fake_model: FakeModel) -> AsyncIterator[Stage]:
     """A stage on the shared server."""
     async with staged(temporal_server.address, tmp_path, fake_model) as made:
+        yield made
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A server of this test's own."""
+    made = Server(tmp_path / "server")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def own_stage(server: Server, tmp_path: Path, fake_model: FakeModel) -> AsyncIterator[Stage]:
+    """A stage on it."""
+    async with staged(server.address, tmp_path, fake_model) as made:
         yield made

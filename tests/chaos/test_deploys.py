@@ -133,7 +133,7 @@ async def test_a_changed_definition_voids_the_approval(stage: Stage, change: dic
         return [pending["call_id"] for pending in answer["pending"]] == ["c2"]
 
     await eventually(asked_again, "the model's second call waits")
-    assert "pay has changed since it was approved" in result_of_call(stage.model.requests[1])
+    assert "pay on this worker is another tool than" in result_of_call(stage.model.requests[1])
     assert stage.ledger() == []
     await handle.signal("deny", {"call_id": "c2"})
     assert await stage.output(handle) == "Done."

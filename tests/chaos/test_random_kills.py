@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.chaos.campaign import Campaign
-from tests.chaos.conftest import FakeModel, Stage, call, staged
+from tests.chaos.conftest import Stage, call
 from tests.chaos.server import Server
 from tests.chaos.test_lost_workers import TOLD
 
@@ -23,25 +21,10 @@ KILLS = int(os.environ.get("CHAOS_KILLS", "26"))
 SEED = int(os.environ.get("CHAOS_SEED", "20261130"))
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    """A server of this test's own."""
-    made = Server(tmp_path / "server")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-async def stage(server: Server, tmp_path: Path, fake_model: FakeModel) -> AsyncIterator[Stage]:
-    """A stage on it."""
-    async with staged(server.address, tmp_path, fake_model) as made:
-        yield made
-
-
 @pytest.mark.timeout(600 + 10 * KILLS)
-async def test_nothing_twice_nothing_lost(stage: Stage, server: Server) -> None:
+async def test_nothing_twice_nothing_lost(own_stage: Stage, server: Server) -> None:
     """Runs with writes, approvals, questions and children, while workers and server die: the ledger agrees with all."""
-    report = await Campaign(stage, server, KILLS, SEED).fight()
+    report = await Campaign(own_stage, server, KILLS, SEED).fight()
     print(f"\n{report.table()}\n")
     assert report.twice == []
     assert report.untrue == []
@@ -50,22 +33,22 @@ async def test_nothing_twice_nothing_lost(stage: Stage, server: Server) -> None:
 
 
 @pytest.mark.timeout(600 + 10 * KILLS)
-async def test_an_unknown_outcome_is_told(stage: Stage) -> None:
+async def test_an_unknown_outcome_is_told(own_stage: Stage) -> None:
     """A worker dies in the middle of writes while another one is well: every run learns that the outcome is unknown."""
     told: list[float] = []
-    workers = [stage.launch().await_serving() for _ in range(2)]
+    workers = [own_stage.launch().await_serving() for _ in range(2)]
     for _ in range(max(2, KILLS // 10)):
-        runs = [await stage.start(call("pay", to="bob", amount=1, pause_ms=15_000), TOLD) for _ in range(4)]
-        lines = [(await stage.begun(run=run.id, tool="pay"))[0] for run in runs]
+        runs = [await own_stage.start(call("pay", to="bob", amount=1, pause_ms=15_000), TOLD) for _ in range(4)]
+        lines = [(await own_stage.begun(run=run.id, tool="pay"))[0] for run in runs]
         victim = next(worker for worker in workers if worker.pid == lines[0]["pid"])
         victim.kill()
         died = time.time()
-        workers[workers.index(victim)] = stage.launch().await_serving()
+        workers[workers.index(victim)] = own_stage.launch().await_serving()
         for run, line in zip(runs, lines, strict=True):
-            output = await stage.output(run)
+            output = await own_stage.output(run)
             assert ("outcome unknown" in output) == (line["pid"] == victim.pid)
-            told += [moment(event) - died for event in await stage.events(run, "tool_unknown")]
-    assert len({line["key"] for line in stage.ledger(tool="pay")}) == len(stage.ledger(tool="pay"))
+            told += [moment(event) - died for event in await own_stage.events(run, "tool_unknown")]
+    assert len({line["key"] for line in own_stage.ledger(tool="pay")}) == len(own_stage.ledger(tool="pay"))
     middle, latest = sorted(told)[len(told) // 2], max(told)
     print(f"\n{len(told)} unknown outcomes, told {middle:.1f} s after the death (median), {latest:.1f} s (latest)\n")
 

@@ -32,6 +32,13 @@ class CommandLine:
         assert "Traceback" not in err
         return subprocess.CompletedProcess(arguments, code, out, err)
 
+    def ended(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end, whatever its exit code: it may be about runs of other tests too."""
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=60)
+        assert "Traceback" not in err
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
     def json(self, *arguments: str, code: int = 0, **environment: str) -> Any:
         """Run a command with `--json`; what it prints is exactly one document."""
         return json.loads(self(*arguments, "--json", code=code, **environment).stdout)
@@ -71,6 +78,12 @@ def make(folder: Path, address: str, queue: str) -> CommandLine:
         },
         folder,
     )
+
+
+def pending(perdure: CommandLine, id: str) -> Any:
+    """The calls of one run that wait; the inbox would ask the runs of other tests too."""
+    done = perdure.ended("show", id, "--json")
+    return json.loads(done.stdout)["status"]["pending"] if done.returncode == 0 else []  # it may not have begun yet
 
 
 def until(look: Callable[[], Any], seconds: float = 30) -> Any:

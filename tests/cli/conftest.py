@@ -13,7 +13,7 @@ from perdure.embedded import EmbeddedServer
 from tests.cli.command_line import CommandLine, make
 
 AGENTS = """
-from perdure import Agent, Approval, Model, tool
+from perdure import Agent, Approval, Model, ask_human, tool
 
 @tool(effect="read")
 def look(city: str) -> str:
@@ -22,6 +22,11 @@ def look(city: str) -> str:
 
 @tool(effect="write", approval=Approval(timeout="10m"))
 def pay(to: str) -> str:
+    "Pay."
+    return f"paid {to}"
+
+@tool(effect="write", approval=Approval(approvers=["ann", "bea"]))
+def pay_much(to: str) -> str:
     "Pay."
     return f"paid {to}"
 
@@ -38,6 +43,10 @@ broken = scripted("broken", {"error": {"kind": "invalid_request", "message": "no
 ODD = "\\x1b[31mred\\x07 \\u202eevil\\r\\n\\u597d\\U0001f600 tail " + "long" * 100
 odd = scripted("odd", {"text": ODD, "chunks": 40, "delay_ms": 1000})
 slow = scripted("slow", {"text": " ".join(f"w{n}" for n in range(400)), "chunks": 400, "delay_ms": 8000})
+guarded = scripted("guarded", {"calls": [{"tool": "pay_much", "arguments": {"to": "bob"}}]},
+    {"text": "Done: {{last_tool_text}}"}, tools=[pay_much])
+asker = scripted("asker", {"calls": [{"tool": "ask_human", "arguments": {"question": "Did it happen?", "options": o}}
+    for o in ([], ["it did", "no"])]}, {"text": "Heard: {{tool:c1}}, {{tool:c2}}"}, tools=[ask_human])
 flaky = scripted("flaky", {"text": "at last", "error": {"kind": "rate_limit", "message": "too busy", "times": 2}})
 """
 
@@ -54,6 +63,13 @@ def agents_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cli_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
     """A server without the runs of other tests: the inbox tells of every run that cannot be asked."""
     with EmbeddedServer(tmp_path_factory.mktemp("temporal-cli"), headless=True) as server:
+        yield server
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[EmbeddedServer]:
+    """A server of one test, whose search attributes may be changed, and whose runs are this test's alone."""
+    with EmbeddedServer(tmp_path / "server", headless=True) as server:
         yield server
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import textwrap
 import uuid
 from collections.abc import Iterator
@@ -114,6 +116,8 @@ def test_a_paused_run_is_extended(perdure: CommandLine, new_id: str) -> None:
     waits(perdure, new_id, "c1")
     perdure("approve", new_id)
     until(lambda: perdure.json("show", new_id)["status"]["state"] == "waiting_limit")
+    shown = perdure("show", new_id).stdout
+    assert re.search(rf"^paused    on max_steps until [\w :-]+: perdure extend {new_id} --steps 10$", shown, re.M)
     assert "say by how much" in perdure("extend", new_id, code=2).stderr
     assert "the run has no such limit" in perdure("extend", new_id, "--cost-usd", "1", code=1).stderr
     options = ["--tool-calls", "3", "--tokens", "10", "--deadline", "30m", "--steps", "2"]
@@ -123,10 +127,13 @@ def test_a_paused_run_is_extended(perdure: CommandLine, new_id: str) -> None:
 
 
 def test_a_new_key(bare: CommandLine) -> None:
-    """It needs no server, says where each part goes, and the parts belong together."""
+    """It needs no server, says where each part goes, can be read by a shell, and the parts belong together."""
     made = bare.json("decision-key")
     assert public_key_of(made["private"]) == made["public"]
-    words = bare("decision-key").stdout
-    assert "PERDURE_DECISION_PRIVATE_KEY=" in words
-    assert "PERDURE_DECISION_KEYS=" in words
-    assert made["private"] not in words
+    done = bare("decision-key")
+    assert made["private"] not in done.stdout
+    shell = 'eval "$1"; printf "%s %s" "$PERDURE_DECISION_PRIVATE_KEY" "$PERDURE_DECISION_KEYS"'
+    told = subprocess.run(["sh", "-euc", shell, "sh", done.stdout], capture_output=True, text=True, check=True).stdout
+    private, public = told.split(" ")
+    assert public_key_of(private) == public
+    assert "the private key is secret" in done.stderr

@@ -14,7 +14,7 @@ import yaml
 from activities.registry import Registry, load
 from perdure.embedded import EmbeddedServer, find_binary
 from tests.checkout import ROOT
-from tests.cli.command_line import make, until
+from tests.cli.command_line import make, pending, until
 from tests.test_docs import blocks
 
 TEXT = (ROOT / "docs" / "deploying.md").read_text()
@@ -32,9 +32,9 @@ def shim(folder: Path, name: str, command: str) -> None:
 
 
 @pytest.mark.slow
-def test_every_shell_block(cli_server: EmbeddedServer, agents_file: Path, tmp_path: Path) -> None:
+def test_every_shell_block(own_server: EmbeddedServer, agents_file: Path, tmp_path: Path) -> None:
     """From the first replay to the run that was moved to the second version and ends there."""
-    perdure = make(tmp_path, cli_server.address, f"docs-{uuid.uuid4().hex[:8]}")
+    perdure = make(tmp_path, own_server.address, f"docs-{uuid.uuid4().hex[:8]}")
     (tmp_path / "my_agents.py").write_text(agents_file.read_text())
     shims = tmp_path / "bin"
     shims.mkdir()
@@ -45,7 +45,7 @@ def test_every_shell_block(cli_server: EmbeddedServer, agents_file: Path, tmp_pa
         assert worker.stdout is not None
         assert "serving" in worker.stdout.readline()
         perdure("run", "payer", "go", "--id", "inv-42", "--no-follow")
-        until(lambda: any(call["run"] == "inv-42" for call in perdure.json("approvals")))
+        until(lambda: pending(perdure, "inv-42"))
     finally:
         perdure.close()
     [workflow] = [yaml.safe_load(text) for text in blocks("yaml", TEXT)]
@@ -65,7 +65,7 @@ def test_every_shell_block(cli_server: EmbeddedServer, agents_file: Path, tmp_pa
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout[-3_000:]}\n{done.stderr[-3_000:]}"
-    assert "all 1 replay with this code" in done.stdout
+    assert "this code replays 1 of 1 run\n" in done.stdout
     assert "drain" in done.stdout.lower()
 
 

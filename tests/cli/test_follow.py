@@ -8,23 +8,17 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.chaos.server import Server
-from tests.cli.command_line import CommandLine, make, until
+from tests.cli.command_line import CommandLine, make, pending, until
 from tests.cli.terminal import Terminal
 
 pytestmark = pytest.mark.slow
 
 STYLES = re.compile(r"\x1b\[\d*m")
 WORDS = " ".join(f"w{number}" for number in range(400))
-
-
-def pending(perdure: CommandLine, id: str) -> list[Any]:
-    """The calls of a run that wait."""
-    return [call for call in perdure.json("approvals") if call["run"] == id]
 
 
 @pytest.mark.parametrize("columns", [80, 12])
@@ -89,17 +83,74 @@ def test_left_at_a_question(perdure: CommandLine, new_id: str, how: str) -> None
     assert [call["call_id"] for call in pending(perdure, new_id)] == ["c1"]
 
 
-def test_the_end_of_input(perdure: CommandLine, new_id: str) -> None:
-    """Ctrl-D at a question leaves the call undecided and goes on following; somebody else decides."""
+@pytest.mark.parametrize("before", [[], ["n\n"]])
+def test_the_end_of_input(perdure: CommandLine, new_id: str, before: list[str]) -> None:
+    """Ctrl-D leaves the call undecided, at the reason too, and goes on following; somebody else decides."""
     with Terminal(perdure, "run", "payer", "x", "--id", new_id) as terminal:
-        terminal.until("approve? y or n")
-        terminal.press("\x04")
-        terminal.until(f"decide with `perdure approve {new_id}`")
+        for typed, asked in zip((*before, "\x04"), ("approve? y or n", "why?"), strict=False):
+            terminal.until(asked)
+            terminal.press(typed)
+        terminal.until(f"stays open, and is answered by its command\n     perdure approve {new_id} c1\n")
         assert len(pending(perdure, new_id)) == 1
         perdure("deny", new_id, "--reason", "no money")
         assert terminal.finish() == 0
         assert "denied" in terminal.seen
         assert "no money" in terminal.seen
+
+
+def test_questions_on_a_terminal(perdure: CommandLine, new_id: str) -> None:
+    """Each is asked with its options and answered by typing; an empty or unknown answer asks again."""
+    with Terminal(perdure, "run", "asker", "x", "--id", new_id, NO_COLOR="1") as terminal:
+        terminal.until(f"{new_id} asks: Did it happen?\n  answer?\n")
+        assert perdure.json("show", new_id)["status"]["state"] == "waiting_answer"
+        terminal.press("\n")
+        terminal.until("  answer?\n", 2)
+        terminal.press("in a way\n")
+        for times, typed in enumerate(("\n", "maybe\n", "it did\n"), 1):
+            terminal.until("  answer? one of: it did | no\n", times)
+            terminal.press(typed)
+        assert terminal.finish() == 0
+    assert perdure.json("show", new_id)["result"]["output"] == "Heard: in a way, it did"
+
+
+def test_a_question_that_is_left(perdure: CommandLine, new_id: str) -> None:
+    """Ctrl-D leaves all questions open, the next one too, with the command for each; its answer is followed."""
+    with Terminal(perdure, "run", "asker", "x", "--id", new_id, NO_COLOR="1") as terminal:
+        terminal.until("  answer?\n")
+        terminal.press("\x04")
+        terminal.until(f"     perdure answer {new_id} q-c1 TEXT\n     perdure answer {new_id} q-c2 'it did'\n")
+        assert "one of:" not in terminal.seen
+        for question, text in (("q-c1", "yes"), ("q-c2", "no")):
+            perdure("answer", new_id, question, text)
+        assert terminal.finish() == 0
+    assert "Heard: yes, no" in terminal.seen
+
+
+def test_a_question_answered_elsewhere(perdure: CommandLine, new_id: str) -> None:
+    """It is withdrawn, and the next one is asked."""
+    with Terminal(perdure, "run", "asker", "x", "--id", new_id, NO_COLOR="1") as terminal:
+        terminal.until("  answer?\n")
+        perdure("answer", new_id, "q-c1", "yes")
+        terminal.until("  answer? one of: it did | no\n")
+        assert "(no longer asked)" in terminal.seen
+        terminal.press("no\n")
+        assert terminal.finish() == 0
+    assert "Heard: yes, no" in terminal.seen
+
+
+def test_a_call_that_others_decide(perdure: CommandLine, new_id: str) -> None:
+    """Whoever is no approver is not asked, but told who is; the run is followed on."""
+    with Terminal(perdure, "run", "guarded", "x", "--id", new_id, NO_COLOR="1") as terminal:
+        terminal.until(f"  c1 is not asked here: only ann or bea may decide it\n     perdure approve {new_id} c1\n")
+        assert "approve? y or n" not in terminal.seen
+        perdure("approve", new_id, "--by", "bea")
+        assert terminal.finish() == 0
+    assert "Done: paid bob" in terminal.seen
+    with Terminal(perdure, "run", "guarded", "x", "--id", f"{new_id}-ann", LOGNAME="ann") as terminal:
+        terminal.until("approve? y or n")
+        terminal.press("y\n")
+        assert terminal.finish() == 0
+    assert "Done: paid bob" in terminal.seen
 
 
 def test_decided_elsewhere(perdure: CommandLine, new_id: str) -> None:

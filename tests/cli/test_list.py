@@ -24,7 +24,7 @@ def ids(perdure: CommandLine, *arguments: str) -> list[str]:
 
 
 def test_pages(perdure: CommandLine) -> None:
-    """A list that is cut says how it goes on; the pages together are all, each run once."""
+    """A list that is cut says how it goes on; the pages together are all, each run once. A wrong mark is named."""
     user = f"u-{secrets.token_hex(4)}"
     for _ in range(5):
         perdure("run", "reader", "x", "--user", user)
@@ -32,16 +32,22 @@ def test_pages(perdure: CommandLine) -> None:
     whole = until(lambda: len(found := ids(perdure, *mine, "--all")) == 5 and found)
     seen: list[str] = []
     mark: list[str] = []
+    first = ""
     for size in (2, 2, 1):
         done = perdure("list", *mine, "--limit", "2", *mark, "--json")
         seen += (page := [run["id"] for run in json.loads(done.stdout)])
         assert len(page) == size
         words = done.stderr.split()
         mark = ["--page", words[words.index("--page") + 1].rstrip(",")] if "--page" in words else []
+        first = first or mark[1]
     assert mark == []
     assert seen == whole
-    refused = perdure("list", "--page", "no mark!", code=2).stderr
-    assert "--page: 'no mark!' is no mark that a list has printed" in refused
+    for wrong in ("zzz", "no mark!", "", first[:-4], first[1:], first.swapcase()):
+        refused = perdure("list", "--page", wrong, code=2).stderr
+        assert refused == (
+            f"perdure: --page: {wrong[:40]!r} is no mark that a list has printed; leave --page out to begin with the "
+            "newest runs\n"
+        )
 
 
 def test_states(perdure: CommandLine, new_id: str) -> None:
@@ -76,6 +82,8 @@ async def test_stuck_runs(perdure: CommandLine, cli_server: EmbeddedServer, new_
     client = await TemporalClient.connect(cli_server.address)
     async with broken_worker(client) as queue:
         handle = await client.start_workflow(AGENT_WORKFLOW, {}, id=new_id, task_queue=queue)
-        await asyncio.to_thread(look)
-        await handle.terminate()
+        try:
+            await asyncio.to_thread(look)
+        finally:
+            await handle.terminate()
     await asyncio.to_thread(until, lambda: new_id not in ids(perdure, "--stuck"))

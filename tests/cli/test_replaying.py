@@ -18,7 +18,7 @@ from perdure import Agent
 from perdure.embedded import EmbeddedServer
 from perdure.testing import reply, scripted
 from tests.checkout import PACKAGES, ROOT
-from tests.cli.command_line import CommandLine, until
+from tests.cli.command_line import CommandLine, pending, until
 from tests.conftest import Serve
 from tests.processes import Cli
 
@@ -34,7 +34,7 @@ def histories(perdure: CommandLine, tmp_path_factory: pytest.TempPathFactory) ->
     perdure("run", "reader", "go", "--id", "looked")
     perdure("run", "payer", "go", "--id", "waits", "--no-follow")
     perdure("run", "nobody", "go", "--id", "refused", code=1)
-    until(lambda: any(call["run"] == "waits" for call in perdure.json("approvals")))
+    until(lambda: pending(perdure, "waits"))
     for name in ("looked", "waits", "refused"):
         perdure("export", name, "--output", str(folder / f"{name}.json"))
     return folder
@@ -66,7 +66,7 @@ def results(found: list[dict[str, Any]]) -> dict[str, str]:
 def test_a_folder_of_histories(bare: CommandLine, histories: Path) -> None:
     """Every file of a folder replays, without a server; progress and result are for people."""
     done = bare("replay", "--history", str(histories))
-    assert done.stdout.endswith("all 3 replay with this code\n")
+    assert done.stdout.endswith("\nthis code replays 3 of 3 runs\n")
     assert re.search(r"looked\.json +[0-9a-f-]{36} +\d+ +fine", done.stdout)
 
 
@@ -89,7 +89,7 @@ def test_runs_of_the_server(perdure: CommandLine, histories: Path) -> None:
         "refused": "fine",
     }
     assert len(perdure.json("replay", "--query", "WorkflowId IN ('looked', 'refused')", "--limit", "1")) == 1
-    opened = results(perdure.json("replay"))
+    opened = results(json.loads(perdure.ended("replay", "--json").stdout))
     assert opened["waits"] == "fine"
     assert "looked" not in opened
     found = perdure.json("replay", "nix", "looked", code=1)
@@ -153,7 +153,7 @@ def test_a_difference_is_told(bare: CommandLine, histories: Path, changed: Chang
     said = f"differs at event 13: the history has the model call of step 1, this code wants {wanted}"
     assert f"{histories / 'looked.json'}: {said}" in done.stdout
     assert "worker versioning" in done.stdout
-    assert done.stdout.endswith("1 of 3 replay with this code\n")
+    assert done.stdout.endswith("\nthis code replays 1 of 3 runs\n")
 
 
 def test_one_command_more_at_the_end(bare: CommandLine, histories: Path, changed: Changed) -> None:

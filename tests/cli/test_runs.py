@@ -15,7 +15,7 @@ import pytest
 
 from perdure.cli.runs import show_status
 from perdure.status import OpenQuestion, RunStatus
-from tests.cli.command_line import CommandLine, until
+from tests.cli.command_line import CommandLine, pending, until
 from tests.processes import Cli
 
 pytestmark = pytest.mark.slow
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 def waiting(perdure: CommandLine, id: str, count: int = 1) -> Any:
     """The calls of a run that wait, as soon as there are so many."""
-    return until(lambda: len(found := [c for c in perdure.json("approvals") if c["run"] == id]) == count and found)
+    return until(lambda: len(found := pending(perdure, id)) == count and found)
 
 
 def test_a_run_is_followed_to_its_result(perdure: CommandLine, new_id: str) -> None:
@@ -75,9 +75,9 @@ def test_approval_while_following(perdure: CommandLine, new_id: str) -> None:
     following = perdure.start("run", "payer", "pay", "--id", new_id)
     (call,) = waiting(perdure, new_id)
     assert call["arguments"] == {"to": "bob"}
-    inbox = perdure("approvals").stdout
-    assert new_id in inbox
-    assert '{"to": "bob"}' in inbox
+    assert re.search(rf'^{new_id} +c1 +pay +{{"to": "bob"}} ', perdure.ended("approvals").stdout, re.M)
+    inbox = json.loads(perdure.ended("approvals", "--json").stdout)
+    assert [one for one in inbox if one["run"] == new_id] == [call]
     wrong = perdure("approve", new_id, "c1", "--digest", "sha256:other", code=1)
     assert "digest does not match" in wrong.stderr
     edited = ["--arguments", '{"to":"eve"}', "--by", "ann", "--reason", "[b]fine"]
@@ -166,8 +166,17 @@ def test_unknown_runs(perdure: CommandLine) -> None:
 
 
 def test_no_worker(perdure: CommandLine, new_id: str) -> None:
-    """`run` says which queue nobody polls, where, and goes on waiting; Ctrl-C leaves the run alone."""
-    following = perdure.start("run", "reader", "x", "--id", new_id, PERDURE_TASK_QUEUE="deserted")
+    """`run` says which queue nobody polls, where, and goes on waiting; Ctrl-C leaves the run alone.
+
+    Each question to such a run takes as long as a worker may take for its answer, and the server holds one at a time:
+    another run is shown meanwhile.
+    """
+    queue, other = {"PERDURE_TASK_QUEUE": "deserted"}, f"{new_id}-other"
+    perdure("run", "reader", "x", "--id", other, "--no-follow", code=1, **queue)
+    following = perdure.start("run", "reader", "x", "--id", new_id, **queue)
+    shown = perdure("show", other).stdout
+    assert "stuck     no worker is polling queue 'deserted'" in shown
+    assert "spent     unknown" in shown
     assert following.stderr is not None
     said = following.stderr.readline()
     assert f"no worker is polling queue 'deserted' at {perdure.environment['TEMPORAL_ADDRESS']}" in said
@@ -179,15 +188,14 @@ def test_no_worker(perdure: CommandLine, new_id: str) -> None:
         f"perdure: run {new_id} goes on; follow it with `perdure events {new_id} --follow`, "
         f"see it with `perdure show {new_id}`, end it with `perdure cancel {new_id}`\n"
     )
-    assert "stuck     no worker is polling queue 'deserted'" in perdure("show", new_id).stdout
     (listed,) = until(lambda: perdure.json("list", "--query", f"WorkflowId='{new_id}'"))
     assert (listed["state"], listed["agent"]) == ("open", "reader")
-    inbox = perdure("approvals", "--json", code=1)
-    assert json.loads(inbox.stdout) == []
-    assert f"1 run could not be asked: {new_id}; " in inbox.stderr
-    assert perdure("approvals", code=1).stdout == ""
-    assert Cli(perdure.environment["TEMPORAL_ADDRESS"]).run("workflow", "terminate", "-w", new_id).returncode == 0
-    assert "spent     unknown" in perdure("show", new_id).stdout
+    inbox = perdure("approvals", code=1)
+    assert "nothing waits for approval" not in inbox.stdout
+    assert new_id not in inbox.stdout
+    assert re.search(rf"^perdure: \d+ runs could not be asked: [^;]*\b{new_id}, {other}\b[^;]*; ", inbox.stderr)
+    for id in (new_id, other):
+        assert Cli(perdure.environment["TEMPORAL_ADDRESS"]).run("workflow", "terminate", "-w", id).returncode == 0
 
 
 @pytest.mark.parametrize(("typed", "told"), [(["y"], "paid bob"), (["x", "n", "too much"], "too much")])

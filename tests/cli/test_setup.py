@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -66,12 +65,34 @@ def test_a_namespace_that_does_not_exist(perdure: CommandLine, agents_file: Path
 
 
 def test_doctor_checks_the_data_folder(bare: CommandLine) -> None:
-    """A folder that can be made is fine; a file in its way fails with what to do."""
+    """A folder that can be made is fine and not made; where none can be made that fails, with what to do."""
     (bare.folder / "file").touch()
-    for folder, level in (("data", "ok"), ("file/data", "fail")):
-        checks = bare.json("doctor", code=3, PERDURE_DATA_DIR=str(bare.folder / folder))
+    for folder, level, said in (
+        (bare.folder / "data" / "below", "ok", "can be made"),
+        (bare.folder / "file" / "data", "fail", f"{bare.folder / 'file'} is no folder"),
+        (Path("/proc/x"), "fail", "no folder can be made in /proc: "),
+    ):
+        checks = bare.json("doctor", code=3, PERDURE_DATA_DIR=str(folder))
         (found,) = [check for check in checks if check["name"] == "data folder"]
         assert found["level"] == level
+        assert said in found["text"]
+        assert (found["fix"] is None) == (level == "ok")
+    assert [path.name for path in bare.folder.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("variable", ["PERDURE_EVENTS_FILE", "PERDURE_TRACES_FILE"])
+@pytest.mark.parametrize("folder", ["typo", "file"])
+def test_a_file_in_no_folder(
+    perdure: CommandLine, agents_file: Path, tmp_path: Path, variable: str, folder: str
+) -> None:
+    """A worker does not start where a file for what it watches would lie in no folder, and makes none."""
+    (tmp_path / "file").touch()
+    file = tmp_path / folder / "lines.jsonl"
+    done = perdure("worker", str(agents_file), code=2, **{variable: str(file)})
+    assert (done.stdout, done.stderr.count("\n")) == ("", 1)
+    assert variable in done.stderr
+    assert f": there is no folder '{file.parent}'; make it, or correct the path '{file}'" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize(
@@ -119,8 +140,8 @@ def test_unreachable(bare: CommandLine, arguments: list[str]) -> None:
     [
         ("x = 1", "no Agent at module level"),
         ("def f(:", "line 1"),
-        ("import absent_module", "imports 'absent_module', which is not installed"),
-        ("raise RuntimeError('boom')", "RuntimeError: boom"),
+        ("import absent_module", "line 1: it imports 'absent_module', which is not installed"),
+        ("x = 1\nraise RuntimeError('boom')", "bad.py: line 2: RuntimeError: boom"),
         ("from perdure import Agent\na = Agent('a b', 'scripted:x')", "agent 'a b': name"),
         ("raise SystemExit(0)", "SystemExit"),
     ],
@@ -151,7 +172,7 @@ def test_doctor_finds_keys_and_prices(perdure: CommandLine, tmp_path: Path) -> N
     assert "no price is known" in levels["model of b", "warn"]
     assert ("connection", "ok") in levels
     assert ("search attributes", "ok") in levels
-    assert "polls queue" in levels["worker", "ok"]
+    assert "is polled by 1 worker: " in levels["worker", "ok"]
     with_key = perdure("doctor", str(agents), OPENAI_API_KEY="k", COMPATIBLE_BASE_URL=url).stdout
     assert "model of a: openai-chat:gpt-5-mini can be called from here" in with_key
 
@@ -162,13 +183,6 @@ def test_doctor_on_a_healthy_set_up(perdure: CommandLine, agents_file: Path) -> 
     (worker,) = [c for c in perdure.json("doctor", PERDURE_TASK_QUEUE="deserted2") if c["name"] == "worker"]
     assert worker["level"] == "warn"
     assert "no worker is polling queue 'deserted2'" in worker["text"]
-
-
-@pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[EmbeddedServer]:
-    """A server whose search attributes may be changed."""
-    with EmbeddedServer(tmp_path / "server", headless=True) as server:
-        yield server
 
 
 async def test_search_attributes(own_server: EmbeddedServer, tmp_path: Path) -> None:
@@ -193,6 +207,7 @@ async def test_search_attributes(own_server: EmbeddedServer, tmp_path: Path) -> 
     assert "PerdureAgent      Keyword  exists" in perdure("init", code=1).stdout
 
 
+@pytest.mark.slow
 def test_dev(bare: CommandLine, agents_file: Path) -> None:
     """`dev` serves on its port and says what to do next; Ctrl-C stops worker and server; runs are kept."""
     with socket.socket() as one, socket.socket() as other:
@@ -231,6 +246,7 @@ def read_until(process: subprocess.Popen[str], word: str) -> str:
     return printed
 
 
+@pytest.mark.slow
 def test_dev_beside_another(bare: CommandLine, agents_file: Path) -> None:
     """A second one says whose server it uses, that the queue has a worker, and what it ignores; the last stops it."""
     first = bare.start("dev", str(agents_file), "--port", str(_free_port()))
@@ -251,6 +267,7 @@ def test_dev_beside_another(bare: CommandLine, agents_file: Path) -> None:
     assert EmbeddedServer.running(bare.folder / "data") is None
 
 
+@pytest.mark.slow
 def test_dev_after_a_killed_one(bare: CommandLine, agents_file: Path) -> None:
     """The server that a killed one left is taken over without a warning of its worker, and stopped at the end."""
     first = bare.start("dev", str(agents_file), "--port", str(_free_port()))
@@ -268,6 +285,7 @@ def test_dev_after_a_killed_one(bare: CommandLine, agents_file: Path) -> None:
     assert EmbeddedServer.running(bare.folder / "data") is None
 
 
+@pytest.mark.slow
 def test_dev_leaves_the_server_of_a_stranger(bare: CommandLine, agents_file: Path) -> None:
     """A server that no user of the folder started is used and left."""
     with EmbeddedServer(bare.folder / "data", headless=True):
@@ -278,6 +296,7 @@ def test_dev_leaves_the_server_of_a_stranger(bare: CommandLine, agents_file: Pat
         assert EmbeddedServer.running(bare.folder / "data") is not None
 
 
+@pytest.mark.slow
 def test_dev_notices_that_its_server_dies(bare: CommandLine, agents_file: Path) -> None:
     """It ends with 1 and one line that names the log."""
     dev = bare.start("dev", str(agents_file), "--port", str(_free_port()))

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from temporalio.client import Client as TemporalClient
 
-from perdure import Agent, Approval, RetryTool, ToolContext, tool
+from perdure import Agent, Approval, Limits, RetryTool, ToolContext, tool
 from perdure.cli.family_tree import tree_of
 from perdure.cli.tree import RunNode
 from perdure.cli.tree_view import draw, duration
@@ -17,7 +17,7 @@ from perdure.client import Client
 from perdure.testing import calls, reply, scripted
 from tests.cli.command_line import CommandLine
 from tests.conftest import Serve
-from tests.lab import closed, laboratory
+from tests.lab import Run, closed, eventually, laboratory
 
 
 @tool(effect="read")
@@ -75,7 +75,7 @@ async def test_steps_and_calls(serve: Serve, cli_client: Client) -> None:
     assert call.seconds is not None
     assert second.text == "It is Oslo \x1b[31mred [bold]9C"
     lines = printed(node)
-    assert lines[0].startswith(f"reader {run.id}: success, scripted, 2 steps, 1 tool calls, ")
+    assert lines[0].startswith(f"reader {run.id}: success, scripted, 2 steps, 1 tool call, ")
     assert any(line.startswith('-> c1 look {"city": "Oslo"}  done  [') for line in lines)
     assert "= Oslo [31mred [bold]9C" in lines
 
@@ -123,6 +123,26 @@ async def test_child_runs(serve: Serve, cli_client: Client) -> None:
     (below,) = call.run.calls()
     assert below.run is None
     assert below.not_shown == f"see it with `perdure show {below.child}`"
+
+
+async def test_a_child_that_is_paused(serve: Serve, cli_client: Client) -> None:
+    """Below the child stands the command that lets it go on."""
+    small = Agent(
+        "small", scripted(calls("look"), reply("end")), tools=[look], limits=Limits(steps=1), on_limit="pause"
+    )
+    head = Agent("head", scripted(calls("small", prompt="go"), reply("{{last_tool_text}}")), tools=[small])
+    run = await (await serve(small, head)).start(head)
+    await eventually(lambda: _is_in(run, "waiting_limit"))
+    node = await tree_of(cli_client, run.id)
+    (call,) = node.calls()
+    assert f"paused on max_steps: perdure extend {call.child} --steps 10" in printed(node)
+    assert call.child is not None
+    await cli_client.handle(call.child).extend(steps=10)
+    assert '"output": "end"' in (await run.result())["output"]
+
+
+async def _is_in(run: Run, state: str) -> bool:
+    return await run.state() == state
 
 
 async def test_without_a_worker(serve: Serve, cli_client: Client, client: TemporalClient, data_dir: Path) -> None:

@@ -84,6 +84,18 @@ BAD: list[tuple[str, str, tuple[str, ...], str]] = [
     ("deny that says approve", "deny", ('{"call_id":"c1","approve":true}',), "approve"),
     ("approve with an unknown field", "approve", ('{"call":"c1"}',), "call"),
     ("approve with a call_id that is a number", "approve", ('{"call_id":1}',), "call_id"),
+    (
+        "approve with remember as a number",
+        "approve",
+        ('{"call_id":"c1","remember":1}',),
+        "remember: must be",
+    ),
+    (
+        "approve with another remember",
+        "approve",
+        ('{"call_id":"c1","remember":"all"}',),
+        "remember: must be",
+    ),
     ("approve with arguments that do not fit", "approve", ('{"call_id":"c1","arguments":{"to":1}}',), "arguments"),
     ("deny with arguments", "deny", ('{"call_id":"c1","arguments":{}}',), "arguments"),
     ("say without payload", "say", (), "object"),

@@ -293,6 +293,15 @@ def test_edited_arguments() -> None:
     assert "several approvers" in refusal(approvals, {"approve": True, "by": "ann", "arguments": {"n": 2}})
 
 
+@pytest.mark.parametrize("said", ["all", "", "Call", 1, 0, 1.0, ["call"], {}])
+def test_a_reach_that_is_none(said: Any) -> None:
+    """The field is named with what it may be, whatever is there."""
+    approvals = machine()
+    ask(approvals)
+    told = refusal(approvals, {"approve": True, "remember": said})
+    assert told == "remember: must be true, false, 'call' or 'tool'"
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,6 +16,7 @@ from temporalio import client as temporal
 from temporalio import workflow
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, RemoveSearchAttributesRequest
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 import perdure
@@ -33,11 +35,13 @@ from perdure import (
     Model,
     NoAnswer,
     NoSuchRun,
+    PerdureError,
     RunCancelled,
     RunFailed,
     Unreachable,
     tool,
 )
+from perdure.connection import translate
 from perdure.embedded import EmbeddedServer
 from perdure.handle import Handle
 from perdure.worker_settings import WorkerSettings
@@ -85,9 +89,9 @@ async def deserted(temporal_server: EmbeddedServer) -> Client:
     return await Client.connect(address=temporal_server.address, task_queue=queue, answer_wait=0.5)
 
 
-async def until(look: Callable[[], Awaitable[Any]]) -> Any:
+async def until(look: Callable[[], Awaitable[Any]], seconds: float = 30) -> Any:
     """What `look` returns as soon as it is something."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + seconds
     while not (found := await look()):
         assert time.monotonic() < deadline, "it has not come"
         await asyncio.sleep(0.02)
@@ -132,7 +136,8 @@ async def test_run(runs: Client) -> None:
         ({}, "prompt"),
         ({"prompt": "x", "limits": {"steps": 0}}, r"limits\.steps"),
         ({"prompt": "x", "metadata": {"k": 1}}, r"metadata\.k"),
-        ({"prompt": "x", "data": object()}, "serialize"),
+        ({"prompt": "x", "data": object()}, r"data: must be JSON \(Unable to serialize"),
+        ({"prompt": b""}, "prompt: must not be bytes"),
         ({"prompt": "x", "tenant": ""}, "tenant"),
         ({"prompt": "x" * 2_000_000}, "input: is larger than 2 MB"),
     ],
@@ -141,6 +146,17 @@ async def test_bad_input(deserted: Client, fields: dict[str, Any], said: str) ->
     """Input that breaks the contract is refused before anything starts, with the field named."""
     with pytest.raises(InvalidInput, match=said):
         await deserted.start("echo", **fields)
+
+
+@pytest.mark.parametrize("id", ["", " ", 5, None])
+async def test_a_handle_needs_an_id(deserted: Client, id: Any) -> None:
+    """An id that is none, or a cursor or patience that is none, is refused before anything is asked."""
+    with pytest.raises(InvalidInput, match=r"^id: must be a text"):
+        deserted.handle(id)
+    wrong: list[dict[str, Any]] = [{"after": "x"}, {"after": -1}, {"patience": -1}, {"patience": "x"}]
+    for fields in wrong:
+        with pytest.raises(InvalidInput, match=f"^{next(iter(fields))}: must be"):
+            deserted.handle("x").stream(**fields)
 
 
 async def test_an_id_counts_once(runs: Client) -> None:
@@ -298,6 +314,58 @@ async def test_the_inbox_tells_of_the_silent(deserted: Client) -> None:
     await handle.temporal.terminate()
 
 
+@pytest.mark.parametrize("status", list(RPCStatusCode))
+def test_what_the_server_answers_for_a_run(client: temporal.Client, status: RPCStatusCode) -> None:
+    """Each status is one kind of error; what may be over in a moment is no answer, which nothing else is hidden by."""
+    kinds: dict[RPCStatusCode, type[PerdureError]] = {
+        RPCStatusCode.NOT_FOUND: NoSuchRun,
+        RPCStatusCode.INVALID_ARGUMENT: InvalidInput,
+        **dict.fromkeys([RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNAUTHENTICATED], Unreachable),
+        RPCStatusCode.UNAVAILABLE: Unreachable,
+        **dict.fromkeys([RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED], NoAnswer),
+        **dict.fromkeys([RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.RESOURCE_EXHAUSTED], NoAnswer),
+    }
+    found = translate(RPCError("why", status, b""), client, "r1")
+    assert type(found) is kinds.get(status, PerdureError)
+    assert "r1" in str(found) or "why" in str(found)
+
+
+@pytest.mark.slow
+async def test_the_inbox_goes_on_where_a_run_is_asked_too_much(
+    client: temporal.Client, runs: Client, tmp_path: Path
+) -> None:
+    """The run that is asked too much at once is told of; what waits in others is there."""
+    other = await waiting(runs)
+    registry = Registry()
+    registry.add(payer)
+    busy = Client(runs.temporal, task_queue=f"busy-{uuid.uuid4().hex[:8]}", answer_wait=5)
+    async with serving(client, registry, WorkerSettings(task_queue=busy.task_queue, data_dir=tmp_path)):
+        handle = await waiting(busy)
+        await until(lambda: _both(busy, other.id, handle.id))
+    await handle.say("x", wait=False)  # a task that nobody takes: queries wait behind it, and only few may
+    silent: dict[str, NoAnswer] = {}
+
+    async def refused() -> bool:
+        found = await busy.approvals(on_silent=silent.__setitem__)
+        assert other.id in {call.run for call in found}
+        cause = silent[handle.id].__cause__
+        return isinstance(cause, RPCError) and cause.status is RPCStatusCode.RESOURCE_EXHAUSTED
+
+    async with asyncio.TaskGroup() as group:
+        askers = [group.create_task(_ask_on(handle)) for _ in range(8)]
+        await until(refused, 120)  # the server is asked again and again before it is believed
+        for asker in askers:
+            asker.cancel()
+    await handle.temporal.terminate()
+    await other.temporal.terminate()
+
+
+async def _ask_on(handle: Handle) -> None:
+    while True:
+        with contextlib.suppress(RPCError):
+            await handle.temporal.query("status")
+
+
 async def _both(runs: Client, *ids: str) -> list[Any]:
     found = await runs.approvals()
     return found if set(ids) <= {call.run for call in found} else []
@@ -380,8 +448,13 @@ async def test_no_server(monkeypatch: pytest.MonkeyPatch, temporal_server: Embed
     """An address without a server, a namespace that does not exist, and broken settings are told apart."""
     with pytest.raises(Unreachable, match=r"no Temporal server answers at 127\.0\.0\.1:1;"):
         await Client.connect(address="127.0.0.1:1")
-    with pytest.raises(ConfigError, match="no address"):
-        await Client.connect(address="not an address")
+    for address in ("not an address", "", "localhost", "http://localhost:7233", "localhost:x", "localhost:0", ":7233"):
+        with pytest.raises(ConfigError, match=r"address: .* is no address of a Temporal server; write host:port"):
+            await Client.connect(address=address)
+        if address:  # an empty variable is none
+            monkeypatch.setenv("TEMPORAL_ADDRESS", address)
+            with pytest.raises(ConfigError, match=r"TEMPORAL_ADDRESS: .* write host:port"):
+                await Client.connect()
     elsewhere = await Client.connect(address=temporal_server.address, namespace="elsewhere")
     with pytest.raises(Unreachable, match="no namespace 'elsewhere'"):
         await elsewhere.start("echo", "x")
@@ -389,4 +462,9 @@ async def test_no_server(monkeypatch: pytest.MonkeyPatch, temporal_server: Embed
     profile.write_text("[profile")
     monkeypatch.setenv("TEMPORAL_CONFIG_FILE", str(profile))
     with pytest.raises(ConfigError, match="configuration cannot be read"):
+        await Client.connect()
+    profile.write_text('[profile.mine]\naddress = "http://x:1"')
+    monkeypatch.delenv("TEMPORAL_ADDRESS")
+    monkeypatch.setenv("TEMPORAL_PROFILE", "mine")
+    with pytest.raises(ConfigError, match=f"^address of profile 'mine' in {profile}: 'http://x:1' is no address"):
         await Client.connect()

@@ -184,3 +184,4 @@ def test_keys_of_a_worker() -> None:
             with pytest.raises(ConfigError, match=variable) as raised:
                 WorkerSettings.parse({variable: broken})
             assert broken not in str(raised.value)
+            assert str(raised.value).count("PERDURE_DECISION") == 1

@@ -14,7 +14,18 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure import Agent, AlreadyStarted, ConfigError, MessageRefused, Model, RunFailed, ToolContext, tool
+from perdure import (
+    Agent,
+    AlreadyStarted,
+    ConfigError,
+    InvalidInput,
+    MessageRefused,
+    Model,
+    NoSuchRun,
+    RunFailed,
+    ToolContext,
+    tool,
+)
 from perdure.embedded import EmbeddedServer
 from perdure.shared_server import Origin, SharedServer
 
@@ -192,6 +203,18 @@ async def test_on_a_running_loop(tmp_path: Path) -> None:
         with pytest.raises(AlreadyStarted, match="is of agent 'payer'"):
             p.run(scripted("other", {"text": "x"}), "hi", id="one")
         assert [event.type for event in run.events().events][-1] == "run_ended"
+        for after in ("x", -1, True, None):
+            with pytest.raises(InvalidInput, match="after: must be the number of an event"):
+                run.stream(after=after)  # type: ignore[arg-type]
+        for prompt, said in (
+            (None, "prompt: give either"),
+            (5, "prompt: must be a text"),
+            (b"", "prompt: must not be"),
+        ):
+            with pytest.raises(InvalidInput, match=said):
+                p.run(PAYER, prompt, id="never")  # type: ignore[arg-type]
+        with pytest.raises(NoSuchRun):
+            p.handle("never")
         assert (run.usage().steps, len(run.conversation())) == (2, 4)
         assert "one" in {found.id for found in p.list()}
 
@@ -204,14 +227,22 @@ def test_an_open_run_needs_its_agent(tmp_path: Path) -> None:
         p.handle("open")
 
 
-async def test_a_run_of_another_script(tmp_path: Path) -> None:
-    """An open run of a script that does not run is refused with its queue, instead of being waited for."""
+@pytest.mark.parametrize(
+    ("queue", "said"),
+    [
+        ("perdure-local-my-bill-0123abcd", r"belongs to the script my-bill\.py, which does not run; run it, from the"),
+        ("perdure-local", "belongs to an interactive session"),
+        ("perdure", "no worker serves its queue 'perdure'; start one with `perdure dev`"),
+    ],
+)
+async def test_a_run_of_another_script(tmp_path: Path, queue: str, said: str) -> None:
+    """An open run that nothing goes on with is refused with whose it is, instead of being waited for."""
     with perdure.local(PAYER, data_dir=tmp_path) as p:
         server = EmbeddedServer.running(tmp_path)
         assert server is not None
-        other = await perdure.Client.connect(address=server.address, task_queue="perdure-local-other")
+        other = await perdure.Client.connect(address=server.address, task_queue=queue)
         await other.start(PAYER, "pay", id="theirs")
-        with pytest.raises(ConfigError, match="'theirs' is open, and belongs to another script"):
+        with pytest.raises(ConfigError, match=f"'theirs' is open, and {said}"):
             p.run(PAYER, "pay", id="theirs")
 
 
@@ -226,6 +257,7 @@ def test_agents_come_while_it_is_open(tmp_path: Path) -> None:
         p.run("changing", "x")
 
 
+@pytest.mark.slow
 def test_a_file_and_its_lifespan(tmp_path: Path) -> None:
     """Agents of a file are served with its lifespan; that of an agent's own module is entered when it comes later."""
     source = """
@@ -258,6 +290,13 @@ def test_a_file_and_its_lifespan(tmp_path: Path) -> None:
         """,
     )
     assert finish(done) == "open filed\nopen given\n"
+
+
+@pytest.mark.parametrize("field", ["data_dir", "events_file", "on_event"])
+def test_what_is_no_path_or_function(field: str) -> None:
+    """It is named at once."""
+    with pytest.raises(ConfigError, match=f"^{field}: must be a .*, not 5$"):
+        perdure.local(**{field: 5})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("target", ["absent.py", "absent_module"])

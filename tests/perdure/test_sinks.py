@@ -18,6 +18,7 @@ import perdure
 from perdure import Agent, Client, tool
 from perdure.announcement import Announcement
 from perdure.embedded import EmbeddedServer
+from perdure.errors import ConfigError
 from perdure.event import Event
 from perdure.events import ApprovalRequested, RunEnded, Text, ToolEnd
 from perdure.outlets import JsonLines, Outlet
@@ -41,8 +42,8 @@ def lines(file: Path) -> list[dict[str, Any]]:
 
 
 def test_a_file_gets_a_line_of_json_an_event(tmp_path: Path) -> None:
-    """Appended, in order, redacted, in folders that are made; only its owner may read it."""
-    file = tmp_path / "deep" / "events.jsonl"
+    """Appended, in order, redacted; only its owner may read it."""
+    file = tmp_path / "events.jsonl"
     for begin in (1, 4):
         sinks = EventSinks(events_file=file, secrets=["correct-horse-battery"])
         for number in range(begin, begin + 3):
@@ -116,12 +117,20 @@ def test_text_in_pieces_is_redacted_as_a_whole() -> None:
 
 def broken_paths(folder: Path) -> dict[str, Path]:
     """Files that cannot be written."""
-    (folder / "file").write_text("")
     (folder / "folder").mkdir()
-    return {"folder": folder / "folder", "below_a_file": folder / "file" / "e.jsonl", "full": Path("/dev/full")}
+    return {"folder": folder / "folder", "full": Path("/dev/full")}
 
 
-@pytest.mark.parametrize("kind", ["folder", "below_a_file", "full"])
+@pytest.mark.parametrize("folder", ["typo", "typo/deeper", "file"])
+def test_a_file_in_no_folder_is_refused(tmp_path: Path, folder: str) -> None:
+    """At once, with what names it; no folder is made, for it may be mistyped."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=f"PERDURE_EVENTS_FILE.*: there is no folder '{tmp_path / folder}'"):
+        EventSinks(events_file=tmp_path / folder / "e.jsonl")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "full"])
 def test_a_file_that_cannot_be_written_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
@@ -140,11 +149,14 @@ def test_a_file_that_cannot_be_written_is_logged_once(
 def test_a_file_that_can_be_written_again_goes_on(tmp_path: Path) -> None:
     """What was lost is lost; a line that was torn does not spoil the next."""
     file = tmp_path / "folder" / "events.jsonl"
-    writer = JsonLines(file)
+    (tmp_path / "folder").mkdir()
+    writer = JsonLines(file, "PERDURE_EVENTS_FILE")
+    (tmp_path / "folder").rmdir()
     (tmp_path / "folder").write_text("in the way")
     with pytest.raises(OSError):  # noqa: PT011  # which one depends on the system
         writer.write([{"n": 1}])
     (tmp_path / "folder").unlink()
+    (tmp_path / "folder").mkdir()
     writer.write([{"n": 2}])
     writer.write([{"n": 3}])
     writer.close()

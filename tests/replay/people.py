@@ -156,6 +156,18 @@ async def paused_and_stopped(lab: Lab) -> list[Handle]:
     return [run.handle]
 
 
+PAUSED_AND_EXPIRED = "paused_and_expired"
+"""The scenario of a run that waits a day, for a server that skips time."""
+
+
+async def paused_and_expired(lab: Lab) -> list[Handle]:
+    """A limit is reached, and nobody raises it for as long as the run waits."""
+    run = await lab.start("pausing")
+    await run.seen("limit_reached")
+    await closed(run)
+    return [run.handle]
+
+
 @scenario("notified")
 async def notified(lab: Lab) -> list[Handle]:
     """Somebody is told by a function."""

@@ -38,6 +38,14 @@ def family(ledger: list[str], depth: int = 1, rule: Approval | None = None, **op
     return found
 
 
+async def waiting(serve: Serve, root: Agent, count: int = 1, **options: Any) -> tuple[Lab, Run]:
+    """A run of the root, in whose family so many calls wait."""
+    lab = await serve(root, **options)
+    run = await lab.start(root)
+    await run.asks(count)
+    return lab, run
+
+
 async def child_of(lab: Lab, run: Run) -> Run:
     """The first child of a run."""
     started, *_ = await run.seen("child_started")
@@ -50,9 +58,8 @@ async def test_a_call_is_decided_at_the_root(serve: Serve, depth: int, verdict: 
     """Its path names the calls that lead to it; deciding the only one needs no path."""
     ledger: list[str] = []
     root = family(ledger, depth)
-    lab = await serve(root)
-    run = await lab.start(root)
-    [pending] = await run.asks()
+    lab, run = await waiting(serve, root)
+    [pending] = await run.pending()
     path = "c1/" * depth + "c1"
     assert (pending["call_id"], pending["tool"], pending["arguments"]) == (path, "pay", {"to": "bob", "cents": 1})
     assert await run.state() == "waiting_approval"
@@ -87,9 +94,7 @@ async def test_who_may_decide_at_the_root(serve: Serve) -> None:
     boss = Escalation(approvers=("boss", "bea"), quorum=2, timeout="1h")
     rule = Approval(approvers=["ann"], timeout=0.5, verified=True, escalate=(boss,))
     root = family(ledger, 2, rule)
-    lab = await serve(root, decision_keys=(PUBLIC,))
-    run = await lab.start(root)
-    await run.asks()
+    _, run = await waiting(serve, root, decision_keys=(PUBLIC,))
 
     async def escalated() -> dict[str, Any] | None:
         found = await run.pending()
@@ -122,9 +127,7 @@ async def test_a_decision_at_the_child_clears_the_root(serve: Serve) -> None:
 
     leaf = Agent("leaf", scripted(calls("pay", to="a"), calls("pay", to="b"), reply("ok")), tools=[pay])
     root = Agent("root", scripted(calls("leaf", prompt="p"), reply("end")), tools=[leaf])
-    lab = await serve(root)
-    run = await lab.start(root)
-    await run.asks()
+    lab, run = await waiting(serve, root)
     child = await child_of(lab, run)
     await child.update("approve", {"call_id": "c1"})
 
@@ -142,9 +145,7 @@ async def test_what_the_child_refuses_is_shown_again(serve: Serve) -> None:
     """Arguments are checked where the call runs: after a refusal there the root shows that it still waits."""
     ledger: list[str] = []
     root = family(ledger, 2)
-    lab = await serve(root)
-    run = await lab.start(root)
-    await run.asks()
+    _, run = await waiting(serve, root)
     await run.update("approve", {"arguments": {"to": "eve", "cents": "many"}})
     await run.seen("approval_requested", 2)
     assert [p["call_id"] for p in await run.asks()] == ["c1/c1/c1"]
@@ -165,9 +166,7 @@ async def test_remembering_reaches_no_further_than_the_child(serve: Serve) -> No
 
     leaf = Agent("leaf", scripted(calls("pay", to="a"), calls("pay", to="b"), reply("ok")), tools=[pay])
     root = Agent("root", scripted(calls("leaf", prompt="p"), calls("pay", to="a"), reply("end")), tools=[leaf, pay])
-    lab = await serve(root)
-    run = await lab.start(root)
-    await run.asks()
+    _, run = await waiting(serve, root)
     await run.update("approve", {"remember": "tool"})
     await run.seen("approval_requested", 2)
     assert ([p["call_id"] for p in await run.pending()], ledger) == (["c2"], ["a", "b"])
@@ -185,9 +184,7 @@ async def test_a_child_that_is_cancelled_meanwhile(serve: Serve) -> None:
     leaf = Agent("leaf", scripted(calls("pay"), reply("{{last_tool_text}}")), tools=[pay])
     both = calls(call("leaf", prompt="a"), call("leaf", prompt="b"))
     root = Agent("root", scripted(both, reply("end")), tools=[leaf])
-    lab = await serve(root)
-    run = await lab.start(root)
-    await run.asks(2)
+    lab, run = await waiting(serve, root, 2)
     child = await child_of(lab, run)
     await child.handle.cancel()
     await run.seen("child_ended")
@@ -202,9 +199,7 @@ async def test_a_stop_at_the_root_reaches_its_children(serve: Serve) -> None:
     """The present step ends though a descendant waits for a person."""
     ledger: list[str] = []
     root = family(ledger, 2)
-    lab = await serve(root)
-    run = await lab.start(root)
-    await run.asks()
+    lab, run = await waiting(serve, root)
     await run.update("stop", {"reason": "enough"})
     result = await run.result()
     assert (result["reason"], ledger, await run.pending()) == ("stopped", [], [])
@@ -224,9 +219,8 @@ async def test_the_inbox_shows_each_call_once(serve: Serve) -> None:
     leaf = Agent("leaf", scripted(calls("pay", to="{{user}}"), reply("ok")), tools=[pay])
     both = calls(call("leaf", prompt="a"), call("leaf", prompt="b"), call("pay", to="own"))
     root = Agent("root", scripted(both, reply("end")), tools=[leaf, pay])
-    lab = await serve(root)
-    run = await lab.start(root)
-    assert sorted(p["call_id"] for p in await run.asks(3)) == ["c1/c1", "c2/c1", "c3"]
+    lab, run = await waiting(serve, root, 3)
+    assert sorted(p["call_id"] for p in await run.pending()) == ["c1/c1", "c2/c1", "c3"]
     client = Client(lab.client)
 
     async def three() -> Any:
@@ -250,9 +244,8 @@ async def test_the_inbox_shows_each_call_once(serve: Serve) -> None:
 async def test_a_stranger_cannot_show_calls(serve: Serve) -> None:
     """What is no open child of the run is refused, and what a forged report holds harms nothing."""
     root = family([])
-    lab = await serve(root)
-    run = await lab.start(root)
-    [pending] = await run.asks()
+    lab, run = await waiting(serve, root)
+    [pending] = await run.pending()
     child = await child_of(lab, run)
     forged = {"pending": {**pending, "deadline": "2030-01-01T00:00:00"}, "rule": {}, "stage_began": "2030-01-01"}
     reports: list[Any] = [

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import sysconfig
 import threading
-from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -225,19 +222,6 @@ async def test_cancel_while_paused(serve: Serve) -> None:
 
 
 # --- time -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-async def skipping(store: FileStore) -> AsyncIterator[WorkflowEnvironment]:
-    """A server on which time passes when a test says so."""
-    binary = shutil.which("temporal-test-server", path=sysconfig.get_path("scripts"))
-    assert binary, "temporal-test-server is not installed"
-    environment = await WorkflowEnvironment.start_time_skipping(
-        test_server_existing_path=binary, data_converter=data_converter(store)
-    )
-    async with environment:
-        with environment.auto_time_skipping_disabled():
-            yield environment
 
 
 async def test_the_clock_stands_still_while_it_is_paused(skipping: WorkflowEnvironment, data_dir: Path) -> None:

@@ -57,6 +57,7 @@ BAD: list[tuple[str, str, list[Any]]] = [
     ("unknown_call", "approve", [{"call_id": "c99"}]),
     ("approve_with_a_verdict", "approve", [{"call_id": "c1", "approve": False}]),
     ("unknown_decision_field", "approve", [{"call_id": "c1", "boss": True}]),
+    ("unknown_remember", "approve", [{"call_id": "c1", "remember": "all"}]),
     ("wrong_digest", "approve", [{"call_id": "c1", "digest": "sha256:00"}]),
     ("answer_without_question", "answer", [{"question_id": "q-c1", "text": "done"}]),
     ("answer_of_nothing", "answer", []),

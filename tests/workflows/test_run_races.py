@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import shutil
-import sysconfig
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio import activity
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.service import RPCError
@@ -22,7 +22,7 @@ from temporalio.worker import Replayer
 
 from activities.converter import data_converter
 from activities.stores.files import FileStore
-from perdure import Agent, Approval, Escalation, Limits, ask_human, human, tool
+from perdure import Agent, Approval, Escalation, Limits, RetryTool, ask_human, human, tool
 from perdure.testing import calls, reply, scripted
 from tests.lab import Run, eventually, laboratory
 from workflows.interceptor import RunInterceptor
@@ -54,14 +54,18 @@ class Scene:
         return run
 
     def serving(self, agent: Agent) -> Any:
-        """A worker while the block runs; it keeps no run in memory."""
-        return laboratory(self.client, self.data_dir, agent, queue=self.queue, max_cached_runs=0)
+        """A worker while the block runs; it remembers nothing of those before it."""
+        return laboratory(self.client, self.data_dir, agent, queue=self.queue)
 
     async def end(self, agent: Agent, run: Run) -> dict[str, Any]:
         """How the run ends with a new worker; its history replays."""
         async with self.serving(agent):
-            result = await run.ended()
-            self.events = await run.events()
+            return await self.ended(run)
+
+    async def ended(self, run: Run) -> dict[str, Any]:
+        """How the run ends with the worker that is there; its history replays."""
+        result = await run.ended()
+        self.events = await run.events()
         history = await run.handle.fetch_history()
         replayer = Replayer(workflows=WORKFLOWS, workflow_runner=make_runner(), interceptors=[RunInterceptor()],
                             data_converter=data_converter(self.store))  # fmt: skip
@@ -94,16 +98,9 @@ async def scene(client: Client, data_dir: Path, store: FileStore) -> Scene:
 
 
 @pytest.fixture
-async def skipping(data_dir: Path, store: FileStore) -> AsyncIterator[Scene]:
+async def skipped(skipping: WorkflowEnvironment, data_dir: Path, store: FileStore) -> Scene:
     """A scene in which days pass at once."""
-    binary = shutil.which("temporal-test-server", path=sysconfig.get_path("scripts"))
-    assert binary, "temporal-test-server is not installed"
-    converter = data_converter(store)
-    async with await WorkflowEnvironment.start_time_skipping(
-        test_server_existing_path=binary, data_converter=converter
-    ) as environment:
-        with environment.auto_time_skipping_disabled():
-            yield Scene(environment.client, environment.sleep, data_dir, store)
+    return Scene(skipping.client, skipping.sleep, data_dir, store)
 
 
 Step = Callable[[Scene, Run], Awaitable[None]]
@@ -135,17 +132,18 @@ async def cancels(scene: Scene, run: Run) -> None:
 YES, NO = sends("approve", call_id="c1", by="ann"), sends("deny", call_id="c1", by="joe")
 STOP, LATE = sends("stop"), passes(1.5 * MOMENT)
 
-RACES: list[tuple[str, Step, Step, set[str]]] = [
-    ("decision_timeout", YES, LATE, {"paid", "expired"}),
-    ("denial_timeout", NO, LATE, {"denied", "expired"}),
-    ("two_decisions", YES, NO, {"paid", "denied"}),
-    ("same_decision_twice", YES, YES, {"paid"}),
-    ("decision_cancel", YES, cancels, {"paid", "cancelled"}),
-    ("decision_stop", YES, STOP, {"paid and stopped", "stopped"}),
-    ("stop_timeout", STOP, LATE, {"stopped", "expired", "expired and stopped"}),
-    ("stop_cancel", STOP, cancels, {"stopped", "cancelled"}),
-    ("timeout_cancel", LATE, cancels, {"expired", "cancelled"}),
+RACES: list[tuple[str, Step, Step, set[str], set[str]]] = [
+    ("decision_timeout", YES, LATE, {"paid", "expired"}, set()),
+    ("denial_timeout", NO, LATE, {"denied", "expired"}, set()),
+    ("two_decisions", YES, NO, {"paid", "denied"}, set()),
+    ("same_decision_twice", YES, YES, {"paid"}, set()),
+    ("decision_cancel", YES, cancels, {"paid", "cancelled"}, set()),
+    ("decision_stop", YES, STOP, {"paid and stopped", "stopped"}, {"paid"}),
+    ("stop_timeout", STOP, LATE, {"stopped", "expired"}, set()),
+    ("stop_cancel", STOP, cancels, {"stopped", "cancelled"}, set()),
+    ("timeout_cancel", LATE, cancels, {"expired", "cancelled"}, set()),
 ]  # fmt: skip
+"""Two steps, the outcomes that are right, and those that are too where the first may end the run before the second."""
 
 
 def told(result: dict[str, Any], ledger: list[str]) -> str:
@@ -161,9 +159,9 @@ def told(result: dict[str, Any], ledger: list[str]) -> str:
 
 @pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])
 @pytest.mark.parametrize("turned", [False, True], ids=["forth", "back"])
-@pytest.mark.parametrize(("name", "first", "second", "outcomes"), RACES, ids=[race[0] for race in RACES])
+@pytest.mark.parametrize(("first", "second", "outcomes", "early"), [r[1:] for r in RACES], ids=[r[0] for r in RACES])
 async def test_one_of_two(
-    scene: Scene, name: str, first: Step, second: Step, outcomes: set[str], turned: bool, together: bool
+    scene: Scene, first: Step, second: Step, outcomes: set[str], early: set[str], turned: bool, together: bool
 ) -> None:
     """Whichever comes first counts, or neither harms; the ledger and the log say the same as the result."""
     waits = MOMENT if LATE in (first, second) else HOUR
@@ -178,23 +176,23 @@ async def test_one_of_two(
     if outcome != "cancelled":
         assert scene.ledger == (["bob"] if approved and "paid" in outcome else [])
     assert len(scene.ledger) <= approved
-    assert outcome in outcomes | {o.replace("expired and ", "") for o in outcomes}
+    assert outcome in (outcomes if together or turned else outcomes | early)
     assert scene.count("run_ended") == 1
 
 
-async def test_days(skipping: Scene) -> None:
+async def test_days(skipped: Scene) -> None:
     """Stages of days, with reminders every twelve hours, end when they should, and cost no more events than that."""
     rule = Approval(timeout="2d", remind_every="12h", escalate=(Escalation(timeout="5d"),))
-    agent = skipping.payer(rule)
-    async with skipping.serving(agent) as lab:
+    agent = skipped.payer(rule)
+    async with skipped.serving(agent) as lab:
         run = await lab.start(agent)
         await run.seen("approval_requested")
-        await skipping.pass_time(8 * DAY)
-    result = await skipping.end(agent, run)
+        await skipped.pass_time(8 * DAY)
+        result = await skipped.ended(run)
     assert "expired" in result["output"]
-    assert (skipping.count("approval_reminder"), skipping.count("approval_escalated")) == (3 + 9, 1)
-    [asked] = [e for e in skipping.events if e["type"] == "approval_requested"]
-    [ended] = [e for e in skipping.events if e["type"] == "approval_expired"]
+    assert (skipped.count("approval_reminder"), skipped.count("approval_escalated")) == (3 + 9, 1)
+    [asked] = [e for e in skipped.events if e["type"] == "approval_requested"]
+    [ended] = [e for e in skipped.events if e["type"] == "approval_expired"]
     passed = datetime.fromisoformat(ended["at"]) - datetime.fromisoformat(asked["at"])
     assert 7 * DAY <= passed < 7 * DAY + HOUR
     assert (await run.handle.describe()).history_length < 150
@@ -222,37 +220,36 @@ async def _history_reminders(scene: Scene, agent: Agent, run: Run) -> list[Any]:
         return await run.events("approval_reminder")
 
 
-async def test_two_days_in_a_child(skipping: Scene) -> None:
+async def test_two_days_in_a_child(skipped: Scene) -> None:
     """A child's approval waits two days though its parent has ten minutes; the parent's clock stands still."""
 
     @tool(effect="write", approval=Approval(timeout="3d"))
     def pay(to: str) -> str:
-        skipping.ledger.append(to)
+        skipped.ledger.append(to)
         return to
 
     child = Agent("child", scripted(calls("pay", to="bob"), reply("ok")), tools=[pay], limits=Limits(deadline="10m"))
     parent = Agent("payer", scripted(calls("child", prompt="p"), reply("end")), tools=[child],
                    limits=Limits(deadline="10m"))  # fmt: skip
-    async with skipping.serving(parent) as lab:
+    async with skipped.serving(parent) as lab:
         run = await lab.start(parent)
         await run.asks()
-        await skipping.pass_time(2 * DAY)
+        await skipped.pass_time(2 * DAY)
         await run.update("approve", {"call_id": "c1/c1"})
-        assert (await run.result())["output"] == "end"
-    await skipping.end(parent, run)
-    assert skipping.ledger == ["bob"]
+        assert (await skipped.ended(run))["output"] == "end"
+    assert skipped.ledger == ["bob"]
 
 
 @pytest.mark.parametrize("turned", [False, True], ids=["forth", "back"])
-async def test_an_extension_at_the_pauses_end(skipping: Scene, turned: bool) -> None:
+async def test_an_extension_at_the_pauses_end(skipped: Scene, turned: bool) -> None:
     """A run that is paused on its limit for a day is extended, or ends, and never both."""
     agent = Agent("payer", scripted(calls("nothing"), reply("end")), limits=Limits(steps=1), on_limit="pause")
     steps = [sends("extend", steps=5), passes(DAY + HOUR)]
-    run = await _play(skipping, agent, "limit_reached", steps[::-1] if turned else steps, together=False)
-    result = await skipping.end(agent, run)
+    run = await _play(skipped, agent, "limit_reached", steps[::-1] if turned else steps, together=False)
+    result = await skipped.end(agent, run)
     assert (result["outcome"], result["reason"]) == (("budget_exceeded", "max_steps") if turned else ("success", None))
-    assert skipping.count("extension_expired") == turned
-    assert skipping.count("limits_extended") == (not turned)
+    assert skipped.count("extension_expired") == turned
+    assert skipped.count("limits_extended") == (not turned)
 
 
 @pytest.mark.parametrize("turned", [False, True], ids=["forth", "back"])
@@ -260,16 +257,23 @@ async def test_an_extension_at_the_pauses_end(skipping: Scene, turned: bool) -> 
 async def test_an_extension_at_the_deadline(scene: Scene, turned: bool, together: bool) -> None:
     """More time that comes before the deadline is noticed counts; after it the run has ended."""
 
-    @tool(effect="read")
-    async def nap() -> None:
-        await asyncio.sleep(60)
+    naps: list[int] = []
+
+    @tool(effect="read", attempts=5)
+    def nap() -> None:
+        naps.append(1)
+        while not activity.is_worker_shutdown():  # so that no worker waits for it
+            time.sleep(0.01)
+        raise RetryTool(delay=0.01)
 
     agent = Agent("payer", scripted(calls("nap"), reply("end")), tools=[nap], limits=Limits(deadline=3 * MOMENT))
     steps = [sends("extend", deadline="30m"), passes(4 * MOMENT)]
     run = await _play(scene, agent, "tool_start", steps[::-1] if turned else steps, together)
     if together or not turned:
+        before = len(naps)
         async with scene.serving(agent):
             assert await run.state() == "running"
+            await eventually(lambda: len(naps) > before)  # a worker that stops may lose what it has not begun
         await run.handle.cancel()
     result = await scene.end(agent, run)
     assert result["outcome"] == ("timeout" if turned and not together else "cancelled")
