@@ -4,12 +4,12 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
-CODE := perdure workflows activities providers worker.py examples bench tests docs/reference.py
+CODE := perdure workflows activities providers worker.py examples bench tests docs/reference.py docs/support.py
 COMPILE := $(BIN)/pip-compile --quiet --upgrade --generate-hashes --strip-extras --allow-unsafe --no-header \
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --annotation-style=line
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-quick test-slow check format bench bench-history chaos docs record lock clean
+.PHONY: help install run test test-quick test-slow check format bench smoke bench-history chaos docs record lock clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,14 +39,19 @@ format: $(VENV)/.dev  ## let ruff rewrite what it can
 bench: $(VENV)/.dev  ## every figure beside a hand-written loop: JSON=file make bench writes it down
 	$(BIN)/python -m bench.table $(if $(JSON),--json $(JSON))
 
+smoke: $(VENV)/.dev  ## try a real model with your key: PROVIDER=openai MODEL=gpt-5-mini make smoke (URL=...)
+	@test -n "$(PROVIDER)" -a -n "$(MODEL)" || { echo "say PROVIDER=name MODEL=name, such as PROVIDER=openai MODEL=gpt-5-mini"; exit 2; }
+	$(BIN)/python -m bench.smoke $(PROVIDER) $(MODEL) $(if $(URL),--url $(URL))
+
 bench-history: $(VENV)/.dev  ## fail where a turn costs more history than before
 	$(BIN)/python bench/history.py --check
 
 chaos: $(VENV)/.dev  ## kill 200 workers, and the server, at random: nothing twice, nothing lost
 	CHAOS_KILLS=$(or $(KILLS),200) $(BIN)/python -m pytest -s tests/chaos/test_random_kills.py
 
-docs: $(VENV)/.dev  ## write the API reference anew
+docs: $(VENV)/.dev  ## write the API reference and the table of providers anew
 	$(BIN)/python docs/reference.py
+	PYTHONPATH=. $(BIN)/python docs/support.py
 
 record: $(VENV)/.dev  ## record the golden histories anew; review them with git diff
 	$(BIN)/python -m tests.replay.record

@@ -22,6 +22,7 @@ from activities.logs import shorten_failures
 from activities.model import ModelActivities
 from activities.notify import NotifyActivities
 from activities.policies import Policies
+from activities.recordings import Recordings
 from activities.registry import Registry, load
 from activities.resolve import ResolveActivities
 from activities.shutdown import SHUTDOWN_GRACE, stop_on_signals, tell_failure
@@ -56,7 +57,8 @@ async def serving(
     idle = Idle(settings.idle_first.total_seconds(), settings.idle_between.total_seconds())
     await threads.start(registry.lifespans)
     async with make_client() as http, watched as watching:
-        models = ModelActivities(client, Exchange(http, os.environ, idle), transcripts, contexts, store, watching.bus)
+        exchange = Exchange(http, os.environ, idle, threads, Recordings(settings, os.environ))
+        models = ModelActivities(client, exchange, transcripts, contexts, store, watching.bus)
         policies = Policies(registry, threads)
         tools = ToolActivities(client, registry, threads, transcripts, contexts, store, policies)
         checks = CheckActivities(client, registry, threads, transcripts, contexts, store, policies)

@@ -1,4 +1,4 @@
-"""The one table from a kind of provider failure to what Temporal does about it."""
+"""The one table from a kind of provider failure to whether it passes, and the error that Temporal gets for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 from temporalio.exceptions import ApplicationError
 
 from perdure.errors import ErrorKind, ProviderError
-from providers.retry_after import LONGEST
 
 RETRYABLE: dict[ErrorKind, bool] = {
     ErrorKind.INVALID_REQUEST: False,
@@ -28,14 +27,23 @@ RETRYABLE: dict[ErrorKind, bool] = {
 }
 
 
-def to_application_error(error: ProviderError, *details: Any) -> ApplicationError:
-    """What an activity raises for a provider's failure: type is the kind, the delay is the provider's own."""
-    delay = error.retry_after
+class UnknownPrice(ProviderError):
+    """Nobody knows what a model costs, and a limit on cost is set."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorKind.CONFIGURATION, message)
+
+
+def to_application_error(error: ProviderError, *details: Any, final: bool, pause: float | None) -> ApplicationError:
+    """What an activity raises for a provider's failure; its type is the kind.
+
+    `final` where nobody is left who could be asked, `pause` in seconds until the next attempt; None for Temporal's own.
+    """
     request = f" (request {error.request_id})" if error.request_id else ""
     return ApplicationError(
         f"{error}{request}",
         *details,
-        type=error.kind.value,
-        non_retryable=not RETRYABLE[error.kind],
-        next_retry_delay=timedelta(seconds=min(delay, LONGEST)) if delay is not None else None,
+        type="unknown_price" if isinstance(error, UnknownPrice) else error.kind.value,
+        non_retryable=final,
+        next_retry_delay=timedelta(seconds=pause) if pause is not None else None,
     )

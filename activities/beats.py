@@ -9,6 +9,7 @@ from typing import Self
 from temporalio import activity
 
 from activities.bus import Voice
+from activities.chain import turns_of
 from activities.tally import Tally
 
 FIRST = 0.1
@@ -29,6 +30,8 @@ class Beats:
         self._task: asyncio.Task[None] | None = None
         self.tally = Tally(activity.info().heartbeat_details)
         """What this call has used so far; every beat hands it on."""
+        self.turns = turns_of(activity.info().heartbeat_details)
+        """What this call has learned of its chain of models; every beat hands it on."""
         self.voice: Voice | None = None
         """Tells what is said to those who listen on this worker."""
 
@@ -59,7 +62,8 @@ class Beats:
 
     def _beat(self) -> None:
         shown = {"attempt": activity.info().attempt, "offset": self._offset, "text": self._text}
-        activity.heartbeat({**shown, "tally": self.tally.details})
+        turns = self.turns.model_dump(mode="json", exclude_defaults=True)
+        activity.heartbeat({**shown, "tally": self.tally.details, **({"turns": turns} if turns else {})})
 
     async def _beat_on(self) -> None:
         await asyncio.sleep(FIRST)

@@ -67,12 +67,12 @@ async def _shrink(part: P, store: BlobStore, most: int, kept: int) -> P | BlobPa
         return part
     preview = f"{part.text[:kept]}\n[... {len(part.text)} characters in all ...]"
     digest = await store.put(part.text.encode())
-    return BlobPart(type="blob", digest=digest, size=len(part.text), preview=preview)
+    return BlobPart(type="blob", digest=digest, size=len(part.text), preview=preview, details=part.details)
 
 
 async def _resolve(part: P, store: BlobStore) -> P | TextPart | CallPart:
     if isinstance(part, BlobPart):
-        return TextPart(type="text", text=(await store.get(part.digest)).decode())
+        return TextPart(type="text", text=(await store.get(part.digest)).decode(), details=part.details)
     if isinstance(part, CallPart) and part.whole is not None:
         arguments = await resolve_arguments(part.arguments, part.whole, store)
         return part.model_copy(update={"arguments": arguments, "whole": None})

@@ -103,7 +103,7 @@ def of_model_call(
     spec: AgentSpec, run: str, output: ModelOutput | None, attempt: int, messages: Sequence[Message] | None
 ) -> Attributes:
     """One attempt of a model call; with `messages` also what was said."""
-    model = spec.models[0]
+    model = spec.model_named(output.model if output else None)
     made: Attributes = {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": PROVIDERS.get(model.provider, model.provider),

@@ -18,11 +18,13 @@ from activities.registry import Registry
 from activities.rendering import render_error
 from activities.stores.base import BlobStore
 from activities.transcript import Contexts
-from perdure.agent import Agent, AgentSpec, evaluate_instructions, read_agent_data, spec_from_data
+from perdure.agent import Agent, AgentSpec, evaluate_instructions
+from perdure.agent_data import read_agent_data, spec_from_data
 from perdure.arguments import near_names
 from perdure.contracts import ResolveInput, ResolveOutput, RunContext
 from perdure.errors import ConfigError
 from perdure.messages import MESSAGES, Message
+from perdure.model import parse_model
 from perdure.outcomes import Outcome
 
 KEYWORD, INT, DOUBLE = (
@@ -113,7 +115,8 @@ class ResolveActivities:
 
     def _allowed(self, spec: AgentSpec) -> AgentSpec:
         """An agent as data reaches only what this worker allows: a key must not go to a stranger's address."""
-        for model in spec.models:
+        for model in spec.all_models:
+            parse_model(model)
             if model.base_url is not None and model.base_url not in self._allowed_urls:
                 raise ConfigError(
                     f"agent.model.base_url: this worker does not allow {model.base_url!r} (PERDURE_ALLOWED_URLS)"

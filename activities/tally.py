@@ -40,6 +40,10 @@ class Tally:
         """Nobody will learn whether the provider has begun to answer, so it counts as if it had."""
         self._sent = self._asked
 
+    def is_told(self, usage: Usage) -> None:
+        """The provider has said what this attempt has used, though it failed."""
+        self._sent, self._said = usage.input_tokens, usage.output_tokens * CHARS
+
     @property
     def used(self) -> Usage:
         """Of all attempts, this one included as if it came to nothing."""

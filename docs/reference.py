@@ -12,7 +12,7 @@ HERE = Path(__file__).resolve().parent
 PAGE = HERE / "reference.md"
 
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Agents": ("Agent", "Model", "Price", "Limits", "ToolLoop"),
+    "Agents": ("Agent", "Model", "Price", "Router", "RoutingRule", "Limits", "ToolLoop"),
     "Tools": ("tool", "Tool", "ToolContext", "ToolDefaults", "RetryTool", "ask_human", "human"),
     "Approvals": (
         "Approval",
@@ -41,6 +41,18 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "status.RunEvent",
         "StreamEvent",
         "status.EventPage",
+    ),
+    "Providers of your own": (
+        "provider",
+        "ModelRequest",
+        "ModelReply",
+        "model_call.ToolDefinition",
+        "model_call.RawText",
+        "model_call.RawThinking",
+        "model_call.RawCall",
+        "model_call.Finish",
+        "messages.Usage",
+        "errors.ErrorKind",
     ),
     "Testing": (
         "testing.scripted",

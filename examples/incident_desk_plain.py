@@ -50,8 +50,8 @@ from examples.incident_desk_plain_run import (
 from perdure.embedded import EmbeddedServer
 from perdure.errors import PerdureError, ProviderError
 from perdure.messages import MESSAGES
+from perdure.model_call import ModelRequest, RawCall, RawText
 from perdure.tools import Tool
-from providers.base import ModelRequest, RawCall, RawText
 from providers.scripted import play
 
 MISSING = (

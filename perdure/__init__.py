@@ -22,9 +22,12 @@ from perdure.errors import (
 )
 from perdure.limits import Limits
 from perdure.model import Model, Price
+from perdure.model_call import ModelReply, ModelRequest
 from perdure.notification import Notification
 from perdure.outcomes import Outcome, RunResult
+from perdure.own_providers import provider
 from perdure.policy import allow, ask, deny
+from perdure.routing import Router, RoutingRule
 from perdure.status import RunStatus, StreamEvent
 from perdure.strategies import ToolLoop
 from perdure.tools import Tool, ToolContext, ToolDefaults, ask_human, human, tool
@@ -46,6 +49,8 @@ __all__ = [
     "Limits",
     "MessageRefused",
     "Model",
+    "ModelReply",
+    "ModelRequest",
     "NoAnswer",
     "NoSuchRun",
     "Notification",
@@ -54,6 +59,8 @@ __all__ = [
     "Price",
     "ProviderError",
     "RetryTool",
+    "Router",
+    "RoutingRule",
     "RunCancelled",
     "RunFailed",
     "RunResult",
@@ -70,6 +77,7 @@ __all__ = [
     "deny",
     "human",
     "local",
+    "provider",
     "tool",
 ]
 

@@ -7,15 +7,16 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
-from perdure.approval import Names
+from perdure.approval import Names, unreachable
 from perdure.arguments import check_schema
 from perdure.canonical import digest
 from perdure.errors import ConfigError
 from perdure.limits import Limits
-from perdure.model import Model, parse_model
-from perdure.settings import Settings, must, problems_of
+from perdure.model import Model, parse_models
+from perdure.routing import Router
+from perdure.settings import Settings, must
 from perdure.strategies import STRATEGIES, StrategySpec, ToolLoop, strategy_spec
 from perdure.tools import TOOL_NAME, Tool, ToolDefaults, ToolOptions, ToolSpec, tool
 
@@ -56,6 +57,17 @@ class AgentSpec(Settings):
     """An address that is told the same; `${VAR}` in it is the worker's."""
     groups: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Who is in which group of approvers."""
+    router: Router | None = None
+    """Chooses the models of each call; `models` are its default ones then."""
+
+    @property
+    def all_models(self) -> tuple[Model, ...]:
+        """Every model that may answer."""
+        return self.models if self.router is None else self.router.models
+
+    def model_named(self, label: str | None) -> Model:
+        """The model of this label; the first one where it is None or not the agent's."""
+        return next((model for model in self.all_models if model.label == label), self.models[0])
 
     def tool(self, name: str) -> ToolSpec | None:
         """The tool of this name, if the agent has it."""
@@ -82,26 +94,6 @@ WebAddress = Annotated[
 ]
 
 
-class AgentData(BaseModel):
-    """An agent written as data in a run's input: tools and strategy by name."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str = Field(min_length=1, max_length=64)
-    model: str | dict[str, Any] | list[str | dict[str, Any]]
-    instructions: str = ""
-    tools: list[str] = Field(default_factory=list)
-    strategy: dict[str, Any] | None = None
-    limits: dict[str, Any] | None = None
-    output_schema: OutputSchema | None = None
-    parallel_tools: bool = True
-    tool_choice: str = "auto"
-    corrections: int = Field(1, ge=0, le=10)
-    on_limit: OnLimit = "finish"
-    notify: WebAddress | None = None
-    groups: dict[str, Names] = Field(default_factory=dict)
-
-
 Verify = Callable[..., str | Awaitable[str | None] | None]
 Policy = Callable[..., Any]
 Notify = Callable[..., Any]
@@ -113,13 +105,14 @@ class Agent:
     `verify(ctx)` sees the answer before it is accepted and returns None or what to fix; `policy(call)` sees every tool
     call before any of its reply runs; `notify` (a function of one Notification, or a webhook's address) is told what
     waits for people. All run on a worker, so they may do I/O. `on_limit="pause"` waits at a limit for `extend` instead
-    of finishing with what there is. `groups` are approvers by the name of their group. Raises ConfigError.
+    of finishing with what there is. `groups` are approvers by the name of their group. Several models are a chain: each
+    answers where those before it failed. A `router` instead of a model chooses for each call. Raises ConfigError.
     """
 
     def __init__(
         self,
         name: str,
-        model: str | Model | Sequence[str | Model],
+        model: str | Model | Sequence[str | Model] | None = None,
         instructions: Instructions = "",
         tools: Iterable[Tool | Agent | Callable[..., Any]] = (),
         *,
@@ -136,12 +129,16 @@ class Agent:
         corrections: int = 1,
         tool_defaults: ToolDefaults | None = None,
         description: str = "",
+        router: Router | None = None,
     ) -> None:
         self.name = name
         self.description = description
         self._require(isinstance(description, str), "description", "a text")
         self._require(isinstance(name, str) and bool(TOOL_NAME.fullmatch(name)), "name", "1 to 64 of A-Z a-z 0-9 _ -")
-        self.models = self._models(model)
+        self._require(router is None or isinstance(router, Router), "router", "Router(default=..., ...)")
+        self._require((model is None) != (router is None), "model", "given, or a router instead")
+        self.router = router
+        self.models = router.default if router is not None else self._models(model)
         plain = isinstance(instructions, str) or (
             not inspect.iscoroutinefunction(instructions) and _takes(instructions, 0)
         )
@@ -177,6 +174,11 @@ class Agent:
             self._add(item)
         if self.tools or not isinstance(tool_choice, str):  # else it may name a tool that is registered later
             self._check_choice()
+
+    @property
+    def all_models(self) -> tuple[Model, ...]:
+        """Every model that may answer."""
+        return self.models if self.router is None else self.router.models
 
     def tool(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Register a function as a tool of this agent; bare or with the options of `perdure.tool`."""
@@ -218,6 +220,7 @@ class Agent:
             notify=callable(self.notify),
             webhook=self.notify if isinstance(self.notify, str) else None,
             groups=self.groups,
+            router=self.router,
         )
 
     def run_sync(self, prompt: str, **fields: Any) -> Any:
@@ -232,7 +235,7 @@ class Agent:
         try:
             ready = item.as_tool() if isinstance(item, Agent) else item
             made: Tool = ready if isinstance(ready, Tool) and not options else tool(**options)(ready)
-            _check_groups([made.with_defaults(self.tool_defaults)], self.groups)
+            check_approvers([made.with_defaults(self.tool_defaults)], self.groups)
         except ConfigError as error:
             raise ConfigError(f"agent {self.name!r}: {error}") from None
         if any(made.spec.name == other.spec.name for other in self.tools):
@@ -247,11 +250,10 @@ class Agent:
         except (ValidationError, TypeError, ValueError):
             raise ConfigError(f"agent {self.name!r}: groups: must be {wanted}") from None
 
-    def _models(self, value: str | Model | Sequence[str | Model]) -> tuple[Model, ...]:
-        items = list(value) if isinstance(value, list | tuple) else [value]
-        self._require(len(items) == 1, "model", "one model, such as 'openai-chat:gpt-5-mini'")
+    def _models(self, value: Any) -> tuple[Model, ...]:
+        self._require(value not in ([], ()), "model", "a model, such as 'openai:gpt-5-mini', or a list of them")
         try:
-            return tuple(parse_model(item) for item in items)
+            return parse_models(value)
         except ConfigError as error:
             raise ConfigError(f"agent {self.name!r}: {error}") from None
 
@@ -271,7 +273,7 @@ class Agent:
         return schema
 
     def _check_choice(self) -> None:
-        if problem := _misfit(self.tool_choice, [item.spec.name for item in self.tools]):
+        if problem := misfit(self.tool_choice, [item.spec.name for item in self.tools]):
             raise ConfigError(f"agent {self.name!r}: {problem}")
 
     def _require(self, holds: bool, field: str, wanted: str) -> None:
@@ -297,15 +299,18 @@ def _takes(function: Any, count: int) -> bool:
     return True
 
 
-def _check_groups(tools: Iterable[ToolSpec], groups: Collection[str]) -> None:
-    """Raise ConfigError where an approval names a group that is not there: nobody could decide it."""
+def check_approvers(tools: Iterable[ToolSpec], groups: Mapping[str, Sequence[str]]) -> None:
+    """Raise ConfigError where an approval could never be given: its group is not there, or too few are in it."""
     for spec in tools:
-        unknown = sorted(spec.approval.groups - set(groups)) if spec.approval else []
-        if unknown:
+        if spec.approval is None:
+            continue
+        if unknown := sorted(spec.approval.groups - groups.keys()):
             raise ConfigError(f"groups: {spec.name} names {unknown[0]!r}, which is not there")
+        if problem := unreachable(spec.approval, groups):
+            raise ConfigError(f"tool {spec.name!r}: approval.{problem}")
 
 
-def _misfit(tool_choice: Any, tools: Collection[str]) -> str | None:
+def misfit(tool_choice: Any, tools: Collection[str]) -> str | None:
     """What is wrong with a `tool_choice` among these tools."""
     known = ["auto", "required", "none", *sorted(tools)]
     return None if tool_choice in known else f"tool_choice: must be one of {', '.join(known)}"
@@ -324,52 +329,3 @@ def evaluate_instructions(agent: Agent) -> str:
             f"agent {agent.name!r}: instructions: the function must return a str, not {type(text).__name__}"
         )
     return text
-
-
-def spec_from_data(data: AgentData, tools: Callable[[str], ToolSpec | None]) -> AgentSpec:
-    """The spec of an agent written as data; `tools` looks a name up. Raises ConfigError naming the field."""
-    found: list[ToolSpec] = []
-    for name in data.tools:
-        spec = tools(name)
-        if spec is None:
-            raise ConfigError(f"agent.tools: this worker has no tool {name!r}")
-        found.append(spec)
-    models = data.model if isinstance(data.model, list) else [data.model]
-    if len(models) != 1:
-        raise ConfigError("agent.model: must be one model")
-    if problem := _misfit(data.tool_choice, data.tools):
-        raise ConfigError(f"agent.{problem}")
-    try:
-        _check_groups(found, data.groups)
-        return AgentSpec(
-            name=data.name,
-            models=tuple(parse_model(item) for item in models),
-            instructions=data.instructions,
-            tools=tuple(found),
-            strategy=_field("strategy", StrategySpec, data.strategy) if data.strategy else strategy_spec(ToolLoop()),
-            limits=_field("limits", Limits, data.limits or {}),
-            output_schema=data.output_schema,
-            parallel_tools=data.parallel_tools,
-            tool_choice=data.tool_choice,
-            corrections=data.corrections,
-            on_limit=data.on_limit,
-            webhook=data.notify,
-            groups=data.groups,
-        )
-    except ConfigError as error:
-        raise ConfigError(f"agent.{error}") from None
-
-
-def _field(name: str, kind: type[S], value: dict[str, Any]) -> S:
-    try:
-        return kind(**value)
-    except ConfigError as error:
-        raise ConfigError(str(error).replace(kind.__name__, name, 1)) from None
-
-
-def read_agent_data(value: Any) -> AgentData:
-    """AgentData from a run's input; raises ConfigError naming the field."""
-    try:
-        return AgentData.model_validate(value)
-    except ValidationError as error:
-        raise ConfigError(f"agent: {problems_of(error)}") from None

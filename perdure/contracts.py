@@ -6,31 +6,23 @@ small: fields at their defaults are not written.
 
 from __future__ import annotations
 
-import base64
-import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     PlainSerializer,
-    field_validator,
-    model_validator,
 )
 
-from perdure.agent import AgentSpec, OutputSchema
+from perdure.agent import AgentSpec
 from perdure.approval import Pending
 from perdure.limits import Limits, LimitsOverride
-from perdure.messages import AssistantMessage, ImagePart, Message, TextPart, ToolMessage, Usage, Whole
+from perdure.messages import AssistantMessage, Message, ToolMessage, Usage, Whole
 from perdure.notification import NoticeKind
 from perdure.questions import Question
-from perdure.settings import must
 
 AGENT_WORKFLOW = "AgentWorkflow"
 TASK_QUEUE = "perdure"
@@ -68,100 +60,6 @@ class ActivityRef(Generic[In, Out]):
 
 
 # --- the run's input ------------------------------------------------------------------------------------------------
-
-
-_IMAGE_URL = re.compile(r"https?://[^\s/]\S*|data:\S+")
-
-
-def _parts(value: Any) -> Any:
-    if not isinstance(value, str | list | tuple):
-        raise ValueError("must be a text or a list of parts")
-    return [{"type": "text", "text": value}] if isinstance(value, str) else value
-
-
-def _is_part(value: Any) -> bool:
-    return (value.get("type") if isinstance(value, dict) else getattr(value, "type", None)) in ("text", "image")
-
-
-def _image(part: ImagePart) -> ImagePart:
-    if (part.url is None) == (part.base64 is None):
-        raise ValueError("an image needs either 'url' or 'base64'")
-    if part.url is not None and not _IMAGE_URL.fullmatch(part.url):
-        raise ValueError("url: must begin with http://, https:// or data:")
-    if part.base64 is not None and not _is_base64(part.base64):
-        raise ValueError("base64: must be the image's bytes in base64, without spaces")
-    return part
-
-
-def _is_base64(text: str) -> bool:
-    try:
-        return bool(base64.b64decode(text, validate=True))
-    except ValueError:
-        return False
-
-
-def _not_blank(parts: list[TextPart | ImagePart]) -> list[TextPart | ImagePart]:
-    if all(isinstance(part, TextPart) and not part.text.strip() for part in parts):
-        raise ValueError("must not be empty")
-    return parts
-
-
-PromptPart = Annotated[
-    TextPart | Annotated[ImagePart, AfterValidator(_image)],
-    Field(discriminator="type"),
-    BeforeValidator(must(_is_part, "be an object whose 'type' is 'text' or 'image'")),
-]
-Parts = Annotated[list[PromptPart], BeforeValidator(_parts), Field(min_length=1), AfterValidator(_not_blank)]
-
-
-class GivenMessage(BaseModel):
-    """A message of a conversation given as input."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    role: Literal["system", "user", "assistant"]
-    content: Parts
-
-
-DATA_LIMIT = 900_000
-"""Characters of a run's `data` as JSON: workers learn it by query, together with the spec."""
-
-
-class RunInput(BaseModel):
-    """What starts a run; unknown fields are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    agent: str | dict[str, Any]
-    prompt: Parts | None = None
-    messages: list[GivenMessage] | None = Field(None, min_length=1)
-    data: Any = None
-    output_schema: OutputSchema | None = None
-    tenant: str | None = Field(None, min_length=1, max_length=200)
-    user: str | None = Field(None, min_length=1, max_length=200)
-    limits: LimitsOverride | None = None
-    metadata: dict[str, str] = Field(default_factory=dict)
-    continue_from: str | None = Field(None, min_length=1, max_length=1000)
-
-    @field_validator("agent")
-    @classmethod
-    def _named(cls, value: str | dict[str, Any]) -> str | dict[str, Any]:
-        if value == "" or value == {}:
-            raise ValueError("must name an agent or describe one")
-        return value
-
-    @field_validator("data")
-    @classmethod
-    def _bounded(cls, value: Any) -> Any:
-        if len(json.dumps(value)) > DATA_LIMIT:
-            raise ValueError(f"is larger than {DATA_LIMIT} characters of JSON; put it where a tool can read it")
-        return value
-
-    @model_validator(mode="after")
-    def _one_beginning(self) -> RunInput:
-        if (self.prompt is None) == (self.messages is None):
-            raise ValueError("prompt: give either 'prompt' or 'messages'")
-        return self
 
 
 # --- the run's conversation, by reference ---------------------------------------------------------------------------
@@ -273,6 +171,8 @@ class ModelOutput(Record):
     lost_cost: str = "0"
     counted: str | None = None
     """This run's id, where `lost` has what resets of it threw away."""
+    model: str | None = None
+    """Who has answered, where it was not the agent's first model."""
 
 
 NOTHING = AssistantMessage(role="assistant", parts=())

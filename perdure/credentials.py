@@ -9,6 +9,7 @@ from typing import Any
 _CARRIERS = frozenset(
     {
         "api-key",
+        "apikey",
         "authorization",
         "cf-aig-authorization",
         "cookie",

@@ -18,7 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perdure.messages import Usage
 
 
 class PerdureError(Exception):
@@ -55,7 +58,8 @@ class ErrorKind(StrEnum):
 class ProviderError(PerdureError):
     """A model provider's failure.
 
-    `retry_after` is in seconds and comes from the provider; `status` is the HTTP status where there was one.
+    `retry_after` is in seconds and comes from the provider; `status` is the HTTP status where there was one. `usage` is
+    what the provider says that the failed call has used.
     """
 
     def __init__(
@@ -66,8 +70,10 @@ class ProviderError(PerdureError):
         status: int | None = None,
         retry_after: float | None = None,
         request_id: str | None = None,
+        usage: Usage | None = None,
     ) -> None:
         super().__init__(message)
+        self.usage = usage
         self.kind = kind
         self.status = status
         self.retry_after = retry_after

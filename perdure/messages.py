@@ -34,6 +34,16 @@ class ImagePart(Part):
     media_type: str | None = None
 
 
+class DocumentPart(Part):
+    """A document, such as a PDF, by address or as base64 data."""
+
+    type: Literal["document"]
+    url: str | None = None
+    base64: str | None = None
+    media_type: str | None = None
+    name: str | None = None
+
+
 class ThinkingPart(Part):
     """A model's reasoning; `details` holds signatures and encrypted content untouched."""
 
@@ -75,9 +85,11 @@ class BlobPart(Part):
     size: int
     """Characters."""
     preview: str = ""
+    details: dict[str, Any] | None = None
+    """Of the text."""
 
 
-UserPart = Annotated[TextPart | ImagePart | BlobPart, Field(discriminator="type")]
+UserPart = Annotated[TextPart | ImagePart | DocumentPart | BlobPart, Field(discriminator="type")]
 AssistantPart = Annotated[TextPart | ThinkingPart | CallPart | BlobPart, Field(discriminator="type")]
 
 

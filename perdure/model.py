@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from perdure.canonical import canonical_json
 from perdure.credentials import credential_headers, credential_params, has_credentials
 from perdure.errors import ConfigError
+from perdure.own_providers import PROVIDER_NAME, PROVIDERS, own_providers
 from perdure.settings import Settings, must
 
-PROVIDERS = frozenset({"compatible", "openai-chat", "scripted"})
-"""What `provider` may be; the wire formats behind these names are not known here."""
 NAMELESS = frozenset({"scripted"})
 """Providers that have only one model."""
+
+MOST_MODELS = 6
+"""Of a chain: a call is attempted six times."""
 
 _ADDRESS = re.compile(r"https?://[^\s/?#@:][^\s/?#@]*([/?#]\S*)?")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -72,7 +74,8 @@ Address = Annotated[
 class Model(Settings):
     """A model at a provider. Keys and addresses come from the worker's environment; a spec never holds a key."""
 
-    provider: Annotated[str, AfterValidator(must(PROVIDERS.__contains__, f"be one of {', '.join(sorted(PROVIDERS))}"))]
+    provider: Annotated[str, AfterValidator(must(PROVIDER_NAME.fullmatch, "be a provider's name, such as 'openai'"))]
+    """Which are known is checked where an agent is made: a worker that has not all of them must still read its run."""
     name: str = ""
     base_url: Address | None = None
     path: Annotated[str, AfterValidator(must(lambda path: path[:1] in ("", "/"), "begin with /"))] | None = None
@@ -92,6 +95,10 @@ class Model(Settings):
     params: Annotated[dict[str, Any], AfterValidator(_check_params)] = Field(default_factory=dict)
     """Sent to the provider as they are."""
     price: Price | None = None
+    unknown_price: Literal["deny", "worst_case", "ignore"] = "deny"
+    """Where nobody knows the price: make no call under a limit on cost, count the dearest known, or count nothing."""
+    images: bool | None = None
+    """Whether it reads pictures and documents, where what is known of it is wrong."""
 
     @model_validator(mode="after")
     def _named(self) -> Self:
@@ -106,9 +113,15 @@ class Model(Settings):
 
 
 def parse_model(value: Any) -> Model:
-    """A Model from `"provider:name"`, a mapping or a Model; raises ConfigError."""
-    if isinstance(value, Model):
-        return value
+    """A Model from `"provider:name"`, a mapping or a Model; raises ConfigError, for an unknown provider too."""
+    model = value if isinstance(value, Model) else _read(value)
+    known = PROVIDERS | own_providers.keys()
+    if model.provider not in known:
+        raise ConfigError(f"model: provider: must be one of {', '.join(sorted(known))}, not {model.provider!r}")
+    return model
+
+
+def _read(value: Any) -> Model:
     fields = value
     if isinstance(value, str):
         provider, separator, name = value.partition(":")
@@ -119,3 +132,11 @@ def parse_model(value: Any) -> Model:
         return Model(**fields)
     except ConfigError as error:
         raise ConfigError(str(error).replace("Model", "model", 1)) from None
+
+
+def parse_models(value: Any) -> tuple[Model, ...]:
+    """A chain of models from one or a list of what `parse_model` takes; raises ConfigError."""
+    items = value if isinstance(value, list | tuple) else [value]
+    if not 1 <= len(items) <= MOST_MODELS:
+        raise ConfigError(f"model: must be a model, or a list of 1 to {MOST_MODELS}")
+    return tuple(parse_model(item) for item in items)

@@ -66,6 +66,8 @@ class Reply(Event):
     tokens: int = 0
     cost_usd: str = "0"
     message_id: str | None = None
+    model: str | None = None
+    """Who has answered, where it was not the agent's first model."""
 
 
 class AttemptsLost(Event):

@@ -13,7 +13,11 @@ from pydantic import AfterValidator, Field, SecretStr, field_validator
 from perdure.contracts import TASK_QUEUE
 from perdure.decision_tokens import check_public_key, public_key_of
 from perdure.durations import Duration
-from perdure.settings import Settings
+from perdure.errors import ConfigError
+from perdure.settings import Path, Settings, must, problems_of, validation_error_of
+
+RECORDING_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+RecordingName = Annotated[str, AfterValidator(must(RECORDING_NAME.fullmatch, "be a name such as 'friday'"))]
 
 
 class WorkerSettings(Settings):
@@ -46,6 +50,8 @@ class WorkerSettings(Settings):
     """Every span of this worker's traces is appended to it, a line of JSON each."""
     trace_content: bool = False
     """Whether traces hold prompts, arguments and results too."""
+    recording: RecordingName | None = None
+    """Every call of a model is added to the recording of this name, which the model `recorded:NAME` plays again."""
     worker_version: str | None = None
     """`deployment.build`: runs stay on workers of the build that they began on; None for workers without a version."""
 
@@ -65,7 +71,7 @@ class WorkerSettings(Settings):
 
     @classmethod
     def parse(cls, environment: Mapping[str, str]) -> Self:
-        """Settings from `PERDURE_*` variables; raises ConfigError that names the field."""
+        """Settings from `PERDURE_*` variables; raises ConfigError that names the variable."""
         given: dict[str, Any] = {
             field: environment[variable]
             for field in cls.model_fields
@@ -74,6 +80,15 @@ class WorkerSettings(Settings):
         for field in ("allowed_urls", "allowed_keys", "decision_keys"):
             if field in given:
                 given[field] = tuple(item.strip() for item in given[field].split(","))
-        settings = cls(**given)
+        try:
+            settings = cls(**given)
+        except ConfigError as error:
+            wrong = validation_error_of(error)
+            raise (ConfigError(problems_of(wrong, _variable)) if wrong else error) from None
         _ = settings.known_keys  # a broken key is found at the start
         return settings
+
+
+def _variable(path: Path) -> Path:
+    """The variable of a field; it holds the whole field, also where a part of it is wrong."""
+    return (f"PERDURE_{str(path[0]).upper()}",)

@@ -1,4 +1,4 @@
-"""The seam between a run and a model: pure functions from a request to bytes, and from bytes to a reply.
+"""The seam between a call of a model and the wire: pure functions from a request to bytes, from bytes to a reply.
 
 A provider never sends anything. `activities.model` sends what `build` returns and feeds what comes back to `parse` (one
 body) or to a `Fold` (a stream of server-sent events).
@@ -8,36 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Any, Protocol
 
-from perdure.messages import Message, Usage
-
-
-@dataclass(frozen=True)
-class ToolDefinition:
-    """A tool as a model sees it; `parameters` is a JSON Schema object."""
-
-    name: str
-    description: str
-    parameters: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class ModelRequest:
-    """Everything one model call needs, in our vocabulary."""
-
-    model: str
-    instructions: str
-    messages: tuple[Message, ...]
-    tools: tuple[ToolDefinition, ...] = ()
-    tool_choice: str = "auto"
-    """`auto`, `required`, `none` or the name of a tool."""
-    parallel_tools: bool = True
-    output_schema: Mapping[str, Any] | None = None
-    max_tokens: int | None = None
-    params: Mapping[str, Any] = field(default_factory=dict)
-    """Passed to the provider as they are (temperature, reasoning_effort, ...); they win over what we set."""
+from perdure.model_call import ModelReply, ModelRequest
 
 
 @dataclass(frozen=True)
@@ -60,61 +33,31 @@ class WireResponse:
 
 
 def adapted(request: WireRequest, changes: Mapping[str, str | None]) -> WireRequest:
-    """The request with the changes of a provider's `adaptation` applied."""
-    body = {}
-    for known, value in request.body.items():
-        name = changes.get(known, known)
-        if name is not None:
-            body[name] = value
-    return replace(request, body=body)
+    """The request with the changes of a provider's `adaptation` applied.
+
+    `a.b` is the field `b` of the object `a`. `a[b]` are the elements of the list `a` that have a field `b`, which can
+    only be left out.
+    """
+    return replace(request, body=_changed(request.body, changes, "")) if changes else request
 
 
-class Finish(StrEnum):
-    """Why a model stopped."""
-
-    STOP = "stop"
-    LENGTH = "length"
-    FILTERED = "filtered"
-    REFUSED = "refused"
-
-
-@dataclass(frozen=True)
-class RawCall:
-    """A tool call as the provider sent it: `arguments` undecoded text, or an object where the provider sends one."""
-
-    tool: str
-    arguments: str | Mapping[str, Any] | None
-    details: Mapping[str, Any] | None = None
-    """The provider's own id (`id`) and whatever has to go back with the call."""
+def _changed(body: Mapping[str, Any], changes: Mapping[str, str | None], parent: str) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for known, value in body.items():
+        path = f"{parent}{known}"
+        name = changes.get(path, known)
+        if name is None:
+            continue
+        if isinstance(value, Mapping):
+            value = _changed(value, changes, f"{path}.")
+        elif isinstance(value, list):
+            value = [item for item in value if not _is_left_out(item, path, changes)]
+        made[name] = value
+    return made
 
 
-@dataclass(frozen=True)
-class RawText:
-    """Text of the answer."""
-
-    text: str
-    details: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True)
-class RawThinking:
-    """Reasoning that the provider showed; `details` must go back as it came."""
-
-    text: str
-    details: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True)
-class ModelReply:
-    """A complete reply: parts in the provider's order, with proof that it ended."""
-
-    parts: tuple[RawText | RawThinking | RawCall, ...]
-    finish: Finish
-    usage: Usage | None
-    """None where the provider reported none."""
-    announced_calls: bool = False
-    """The provider said that it stopped for tool calls."""
-    model: str = ""
+def _is_left_out(item: Any, path: str, changes: Mapping[str, str | None]) -> bool:
+    return isinstance(item, Mapping) and any(f"{path}[{field}]" in changes for field in item)
 
 
 @dataclass(frozen=True)

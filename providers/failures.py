@@ -44,11 +44,17 @@ _QUOTA_CODES = frozenset(
         "insufficient_balance",
         "insufficient_credits",
         "enforced_spend_limit_reached",
+        "contract_spend_limit_reached",
         "billing_error",
         "budget_exceeded",
     ]
 )
-_QUOTA_PHRASES = ("credit balance is too low", "insufficient balance", "insufficient credits")
+_QUOTA_PHRASES = (
+    "credit balance is too low",
+    "insufficient balance",
+    "insufficient credits",
+    "reached your specified api usage limits",
+)
 
 _CONTEXT_CODES = frozenset(
     ["context_length_exceeded", "context_window_exceeded", "exceed_context_size_error", "model_context_window_exceeded"]
@@ -59,6 +65,7 @@ _CONTEXT_PHRASES = (
     "contextwindowexceeded",
     "context window",
     "context size",
+    "exceed context limit",
     "exceeds the context length",
     "greater than the context length",
     "prompt is too long",

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from perdure.errors import ErrorKind, ProviderError
 from perdure.messages import AssistantMessage, Message, ToolMessage, Usage, UserMessage, text_of
-from providers.base import Finish, ModelReply, ModelRequest, RawCall, RawText
+from perdure.model_call import Finish, ModelReply, ModelRequest, RawCall, RawText
 
 _PLACEHOLDER = re.compile(r"\{\{(last_tool_text|user|step|tool:([\w-]+)((?:\.[\w-]+)*))\}\}")
 

@@ -190,9 +190,9 @@ VIOLATIONS = [
     ("activities/model.py", "import workflows.state", "activities and workflows are strangers"),
     ("activities/model.py", "import httpx2", "only importer of the HTTP client"),
     ("providers/sse.py", "import temporalio.activity", "providers only translate"),
-    ("providers/chat_reply.py", "import httpx2", "providers only translate"),
+    ("providers/chat/reply.py", "import httpx2", "providers only translate"),
     ("providers/text.py", "import activities.http", "activities and workflows are strangers"),
-    ("providers/scripted.py", "import providers.chat_calls", "vendors are strangers"),
+    ("providers/scripted.py", "import providers.chat.calls", "vendors are strangers"),
     ("providers/text.py", "import providers.scripted", "vendors are strangers"),
 ]
 

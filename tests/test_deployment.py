@@ -166,10 +166,9 @@ def test_variables_are_read_by_somebody() -> None:
             own = {"TEMPORAL_RETENTION"} if name == "namespace-setup" else set()
             assert variables(name).keys() <= READ_BY[name_of(service["image"])] | own
     ours = {f"PERDURE_{field.upper()}" for field in WorkerSettings.model_fields} | {"PERDURE_LOG"}
-    keys = {entry.api_key_env for entry in REGISTRY.values()} | {entry.base_url_env for entry in REGISTRY.values()}
+    known = {name for entry in REGISTRY.values() for name in entry.variables}
     sources = "".join(path.read_text() for path in (ROOT / "activities").rglob("*.py"))
     standard = set(re.findall(r'"((?:OTEL|AWS)_[A-Z_]+)[="]', sources))
-    known = keys - {None}
     for name in own_services():
         given = variables(name).keys()
         assert given <= ours | known | standard | OF_THE_CONTRACT | {"TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE"}

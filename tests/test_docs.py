@@ -13,7 +13,7 @@ import pytest
 from activities.registry import Registry, load
 from perdure import Limits, Outcome
 from perdure.cli import COMMANDS
-from perdure.contracts import RunInput
+from perdure.run_input import RunInput
 from perdure.tools import Effect, ToolOptions
 from perdure.worker_settings import WorkerSettings
 from providers import REGISTRY
@@ -160,7 +160,7 @@ def variables_of_the_code() -> set[str]:
         and isinstance(node.args[0].value, str)
     }
     settings = {f"PERDURE_{field.upper()}" for field in WorkerSettings.model_fields}
-    entries = {name for entry in REGISTRY.values() for name in (entry.base_url_env, entry.api_key_env) if name}
+    entries = {name for entry in REGISTRY.values() for name in entry.variables}
     return {name for name in literal if VARIABLE.fullmatch(name)} | settings | entries
 
 

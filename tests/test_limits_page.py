@@ -8,7 +8,20 @@ from typing import Any
 
 import pytest
 
-from activities import beats, checks, http, model, policies, rendering, resolve, shutdown, transcript
+from activities import (
+    beats,
+    breakers,
+    checks,
+    exchange,
+    http,
+    model,
+    policies,
+    rendering,
+    replies,
+    resolve,
+    shutdown,
+    transcript,
+)
 from perdure import (
     Agent,
     Approval,
@@ -19,9 +32,11 @@ from perdure import (
     excerpt,
     limits,
     repetition,
+    run_input,
     shared_store,
     tools,
 )
+from perdure import model as models
 from perdure.durations import parse_duration
 from perdure.strategies.parameters import ToolLoop
 from perdure.testing import scripted
@@ -35,8 +50,9 @@ CELLS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.
 ROWS = {cells[0].strip("`"): cells[1:] for cells in CELLS}
 
 MODULES = (
-    beats, calls, checks, client, contracts, excerpt, http, inbox, limits, model, options, policies, rendering,
-    repetition, resolve, retry_after, runtime, shared_store, shutdown, sse, state, transcript, views,
+    beats, breakers, calls, checks, client, contracts, exchange, excerpt, http, inbox, limits, model, models, options,
+    policies, rendering, repetition, replies, resolve, retry_after, run_input, runtime, shared_store, shutdown,
+    sse, state, transcript, views,
 )  # fmt: skip
 
 CONSTANTS = [name for name in ROWS if re.fullmatch(r"[A-Z_]+", name) and not name.startswith("PERDURE_")]

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.checkout import PACKAGES, ROOT
+from tests.examples.test_own_provider import talking
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -46,6 +47,15 @@ with perdure.local() as p:
     assert waiting[0].arguments == {"to": "bob", "amount_cents": 1999}, waiting
     run.approve(by="ann")
     print(run.result().output)
+"""
+
+PROVIDER_SCRIPT = """
+import os
+
+os.environ["TALK_URL"] = "{url}"
+from own_provider import keeper
+
+print(keeper.run_sync("How many bolts?").output)
 """
 
 
@@ -153,6 +163,14 @@ def test_example_of_the_readme(installed: Environment) -> None:
     source = re.findall(r"^```python\n(# my_agents\.py\n.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S)
     (installed.folder / "my_agents.py").write_text(source[0])
     assert installed.script(README_SCRIPT) == "Done: paid 1999 cents to bob"
+
+
+def test_example_of_an_own_provider(installed: Environment) -> None:
+    """A provider of an author's own answers in a plain script, with nothing but what the wheel brings."""
+    shutil.copy(ROOT / "examples" / "own_provider.py", installed.folder)
+    with talking() as talk:
+        assert installed.script(PROVIDER_SCRIPT.format(url=talk.url)) == "There are 120 bolts."
+    assert len(talk.bodies) == 2
 
 
 def test_editable_checkout(bare: Environment, tmp_path: Path) -> None:

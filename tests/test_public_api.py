@@ -13,15 +13,16 @@ from pydantic import BaseModel
 import perdure
 from activities.resolve import ATTRIBUTES
 from perdure import cli
-from perdure.agent import AgentData
+from perdure.agent_data import AgentData
 from perdure.approval import Decision, Pending
-from perdure.contracts import AGENT_WORKFLOW, TASK_QUEUE, GivenMessage, PolicyCall, RunInput
+from perdure.contracts import AGENT_WORKFLOW, TASK_QUEUE, PolicyCall
 from perdure.embedded import SEARCH_ATTRIBUTES
 from perdure.errors import ErrorKind
 from perdure.limits import LimitsOverride
 from perdure.messages import Usage
 from perdure.outcomes import FAILING
 from perdure.questions import Answer
+from perdure.run_input import GivenMessage, RunInput
 from perdure.strategies import STRATEGIES
 from perdure.tools import Effect, ToolOptions
 from perdure.verify import ToolCallRecord, VerifyContext
@@ -34,9 +35,10 @@ from workflows.inbox import Inbox, Said, StopRequest
 from workflows.state import RunState
 
 NAMES = """
-Agent AlreadyStarted Approval Client ConfigError Escalation Handle InvalidInput Limits MessageRefused Model NoAnswer
-NoSuchRun Notification Outcome PerdureError Price ProviderError RetryTool RunCancelled RunFailed RunResult RunStatus
-StreamEvent Tool ToolContext ToolDefaults ToolLoop Unreachable allow ask ask_human deny human local tool
+Agent AlreadyStarted Approval Client ConfigError Escalation Handle InvalidInput Limits MessageRefused Model ModelReply
+ModelRequest NoAnswer NoSuchRun Notification Outcome PerdureError Price ProviderError RetryTool Router RoutingRule
+RunCancelled RunFailed RunResult RunStatus StreamEvent Tool ToolContext ToolDefaults ToolLoop Unreachable allow ask
+ask_human deny human local provider tool
 """
 
 FIELDS: dict[Any, str] = {
@@ -44,14 +46,17 @@ FIELDS: dict[Any, str] = {
     GivenMessage: "role content",
     LimitsOverride: "steps tool_calls tokens cost_usd deadline",
     AgentData: """name model instructions tools strategy limits output_schema parallel_tools tool_choice corrections
-                  on_limit notify groups""",
+                  on_limit notify groups router""",
     perdure.RunResult: "outcome output structured reason steps tool_calls usage cost_usd agent spec_digest",
     Usage: "input_tokens cached_tokens output_tokens reasoning_tokens",
     perdure.Limits: "steps tool_calls tokens cost_usd deadline",
     perdure.Approval: "approvers quorum timeout on_timeout not_requester escalate remind_every verified",
     perdure.Escalation: "approvers quorum timeout",
     perdure.Notification: "kind run agent tenant user metadata call question limit deadline tokens",
-    perdure.Model: "provider name base_url path headers api_key_env params price",
+    perdure.Model: """provider name base_url path headers api_key_env params price unknown_price
+                      images""",
+    perdure.Router: "default vision rules",
+    perdure.RoutingRule: "model contains above_chars after_steps",
     perdure.Price: "input output cached",
     perdure.ToolLoop: "max_repeats max_nudges max_cut max_idle",
     ToolOptions: """effect approval timeout quick attempts heartbeat queue final on_unknown untrusted egress permissions
@@ -78,7 +83,8 @@ COMMANDS = """dev worker run list show events approvals approve deny say answer 
               decision-key init doctor"""
 RUN, BOARD = RunState(), views.Board()
 QUERIES = "status approvals conversation events usage spec"
-PROVIDERS = "openai-chat compatible scripted"
+PROVIDERS = """anthropic bifrost cloudflare compatible deepseek gemini groq kong litellm mlflow moonshot ollama openai
+               openai-chat openrouter portkey recorded scripted vercel vllm"""
 STATUS = """state agent activity step tool_calls outcome reason message output usage cost_usd unpriced_calls limits
             pending questions said stopping paused paused_until"""
 ERROR_KINDS = """invalid_request authentication not_found quota rate_limit overloaded server connection timeout stalled
@@ -95,7 +101,7 @@ SEARCH = {
     "PerdureCostUsd": "Double",
 }
 AGENT_OPTIONS = """name model instructions tools limits strategy output verify policy notify on_limit groups
-                   parallel_tools tool_choice corrections tool_defaults description"""
+                   parallel_tools tool_choice corrections tool_defaults description router"""
 
 
 def test_exported_names() -> None:

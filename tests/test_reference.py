@@ -18,6 +18,13 @@ def test_the_reference_is_up_to_date() -> None:
     assert Path(ROOT / "docs" / "reference.md").read_text() == made, "run `make docs`"
 
 
+def test_the_table_of_providers_is_up_to_date() -> None:
+    """`make docs` would write the README that is there."""
+    made = runpy.run_path(str(ROOT / "docs" / "support.py"))
+    assert made["readme"]() == (ROOT / "README.md").read_text(), "run `make docs`"
+    assert made["table"]() in made["readme"]()
+
+
 def test_every_public_name_is_in_the_reference() -> None:
     """What `perdure` exports is described."""
     page = (ROOT / "docs" / "reference.md").read_text()

@@ -14,21 +14,13 @@ from temporalio.exceptions import ActivityError, ApplicationError, CancelledErro
 
 from perdure.approval import Refused
 from perdure.canonical import canonical_json, clean
-from perdure.contracts import (
-    AGENT_WORKFLOW,
-    OFFLOAD_CHARS,
-    RESOLVE,
-    ResolveInput,
-    ResolveOutput,
-    RunAbout,
-    RunContext,
-    RunInput,
-)
+from perdure.contracts import AGENT_WORKFLOW, OFFLOAD_CHARS, RESOLVE, ResolveInput, ResolveOutput, RunAbout, RunContext
 from perdure.family import ChildOrigin
 from perdure.limits import LimitReached
 from perdure.messages import AssistantMessage, Message, SystemMessage, UserMessage, text, text_of
 from perdure.outcomes import FAILING, Ending, Outcome, RunFault
 from perdure.plain import Plain
+from perdure.run_input import RunInput
 from perdure.settings import problems_of
 from perdure.strategies.runners import run_strategy
 from perdure.undecodable import Undecodable

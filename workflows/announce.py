@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from temporalio import workflow
 
 from perdure.announcement import Announcement, Ended
-from perdure.contracts import RunInput
+from perdure.run_input import RunInput
 
 if TYPE_CHECKING:
     from workflows.state import RunState

@@ -87,6 +87,7 @@ class WorkflowRuntime:
             tokens=output.usage.total,
             cost_usd=output.cost,
             message_id=output.message.id or None,
+            model=output.model,
         )
         return Reply(
             message=output.message,

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 SAMPLE = Usage(input_tokens=1_000, output_tokens=1_000)
 """A call whose price is asked for, to learn whether one is known."""
 OLD_PRICES_DAYS = 180
+SILENT = frozenset({"scripted", "recorded"})
+"""Providers that call nobody."""
 CALL_WAIT = 60.0
 """Seconds that a model has for the tiny call of `--call`."""
 CALL_TOKENS = 64
@@ -145,7 +147,7 @@ async def agent_checks(loaded: Mapping[str, Registry | ConfigError], *, call: bo
                 for check in _model_checks(agent, model, os.environ):
                     usable = usable and check.level != "fail"
                     yield check
-                if call and usable and model.model_dump_json() not in called and model.provider != "scripted":
+                if call and usable and model.model_dump_json() not in called and model.provider not in SILENT:
                     called.add(model.model_dump_json())
                     yield await _call(model)
     if loaded:
@@ -154,7 +156,6 @@ async def agent_checks(loaded: Mapping[str, Registry | ConfigError], *, call: bo
 
 def _model_checks(agent: Agent, model: Model, environment: Mapping[str, str]) -> Iterator[Check]:
     from activities.endpoints import endpoint_of, entry_of
-    from providers.scripted import Scripted
 
     name = f"model of {agent.name}"
     if model.provider in own_providers:
@@ -171,7 +172,7 @@ def _model_checks(agent: Agent, model: Model, environment: Mapping[str, str]) ->
             yield Check(name=name, level=level, text=f"{model.label}: {variable} {problem}", fix=f"set {variable} anew")
             if level == "fail":
                 return
-        if not isinstance(entry.provider, Scripted):
+        if model.provider not in SILENT:
             endpoint_of(model, "", environment)
     except ProviderError as error:
         yield Check(name=name, level="fail", text=str(error))

@@ -10,21 +10,12 @@ import pytest
 
 from perdure.errors import ErrorKind, ProviderError
 from perdure.messages import MESSAGES, AssistantMessage, CallPart, ThinkingPart, ToolMessage, UserMessage, text
+from perdure.model_call import Finish, ModelReply, ModelRequest, RawCall, RawText, RawThinking
 from providers import REGISTRY
-from providers.base import (
-    Finish,
-    ModelReply,
-    ModelRequest,
-    RawCall,
-    RawText,
-    RawThinking,
-    WireRequest,
-    WireResponse,
-    adapted,
-)
-from providers.chat_adaptation import adaptation
-from providers.chat_completions import ChatCompletions
-from providers.chat_request import Quirks
+from providers.base import WireRequest, WireResponse, adapted
+from providers.chat.adaptation import adaptation
+from providers.chat.provider import ChatCompletions
+from providers.chat.request import Quirks
 
 GOLDEN = Path(__file__).parents[1] / "providers" / "golden" / "chat_completions"
 NOW = 1_788_264_000.0

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from perdure.errors import ErrorKind, ProviderError
-from providers.base import Finish, ModelReply, RawCall, RawText, WireResponse
-from providers.chat_completions import ChatCompletions
+from perdure.model_call import Finish, ModelReply, RawCall, RawText
+from providers.base import WireResponse
+from providers.chat.provider import ChatCompletions
 from providers.sse import Decoder
 
 GOLDEN = Path(__file__).parents[1] / "providers" / "golden" / "chat_completions"

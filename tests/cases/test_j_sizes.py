@@ -193,6 +193,7 @@ def impatient_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embed
         yield server
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("size", [60_000, 100_000])
 async def test_a_large_state_is_carried(
@@ -414,6 +415,7 @@ async def test_many_large_results_of_one_reply(serve: Serve) -> None:
     assert await bytes_of(run) < 600_000
 
 
+@pytest.mark.slow
 async def test_thousands_of_small_calls_in_one_reply(serve: Serve) -> None:
     """Of 3,000 calls in one reply 128 run, and each of the others gets an error; the next call has them all paired."""
     together = [call("measure", text=f"text {number}") for number in range(3_000)]

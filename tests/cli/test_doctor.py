@@ -84,6 +84,88 @@ async def test_a_real_call(perdure: CommandLine, tmp_path: Path) -> None:
             assert chat.headers[0]["authorization"] == f"bearer {SECRET}"
 
 
+def write(folder: Path, name: str, source: str) -> str:
+    """An agents file."""
+    path = folder / name
+    path.write_text(source)
+    return str(path)
+
+
+def test_every_model_of_every_agent(perdure: CommandLine, tmp_path: Path) -> None:
+    """Those of a chain and of a router too are checked, and what each preset lacks is named."""
+    agents = write(
+        tmp_path,
+        "many_models.py",
+        "from perdure import Agent, Router, RoutingRule\n"
+        "chain = Agent('chain', ['scripted:x', 'cloudflare:openai/m', 'portkey:m', 'kong:m'])\n"
+        "routed = Agent('routed', router=Router(default='groq:m', vision='vercel:m',\n"
+        "    rules=[RoutingRule(model='litellm:m', contains='x')]))\n",
+    )
+    checks = perdure.json("doctor", agents, code=1)
+    missing = {
+        "chain": [
+            "CLOUDFLARE_ACCOUNT_ID and CLOUDFLARE_API_TOKEN in the environment",
+            "PORTKEY_API_KEY in the environment",
+            "KONG_BASE_URL to the address",
+        ],
+        "routed": [f"{name} in the environment" for name in ("GROQ_API_KEY", "AI_GATEWAY_API_KEY", "LITELLM_API_KEY")],
+    }
+    for agent, names in missing.items():
+        failed = [text for level, text in named(checks, f"model of {agent}") if level == "fail"]
+        assert len(failed) == len(names)
+        assert all(any(f"set {name}" in text for text in failed) for name in names), failed
+
+
+OWN = """
+import sys
+from perdure import Agent, Model, ModelReply, Price, ProviderError, provider
+from perdure.errors import ErrorKind
+from perdure.messages import Usage
+from perdure.model_call import Finish, RawText
+
+@provider("works")
+async def works(request, show):
+    show("o")
+    return ModelReply((RawText("ok"),), Finish.STOP, Usage(input_tokens=4, output_tokens=3))
+
+@provider("refuses")
+async def refuses(request):
+    raise ProviderError(ErrorKind.AUTHENTICATION, "who are you?")
+
+@provider("exits")
+async def exits(request):
+    sys.exit(3)
+
+@provider("mumbles")
+async def mumbles(request):
+    return 7
+
+a = Agent("a", [Model(provider="works", name="m", price=Price(input=1, output=1)), "refuses:m", "exits:m", "mumbles:m"])
+"""
+
+
+def test_own_providers(perdure: CommandLine, tmp_path: Path) -> None:
+    """A function of the author's needs no key and may have a price; `--call` calls it, whatever it does."""
+    agents = write(tmp_path, "own_providers.py", OWN)
+    found = named(perdure.json("doctor", agents), "model of a")
+    assert ("ok", "works:m is answered by a function of yours") in found
+    unpriced = [text for level, text in found if level == "warn"]
+    assert [name in text for name, text in zip(("refuses:m", "exits:m", "mumbles:m"), unpriced, strict=True)] == [
+        True
+    ] * 3
+    called = {
+        check["name"].removeprefix("call of "): (check["level"], check["text"])
+        for check in perdure.json("doctor", agents, "--call", code=1)
+        if check["name"].startswith("call of ")
+    }
+    assert called == {
+        "works:m": ("ok", "it has answered, 7 tokens"),
+        "refuses:m": ("fail", "authentication: who are you?"),
+        "exits:m": ("fail", "server: exits: SystemExit: 3"),
+        "mumbles:m": ("fail", "configuration: mumbles: it must return a ModelReply or a text, not int"),
+    }
+
+
 def test_prices_grow_old(perdure: CommandLine, openai_agents: str) -> None:
     """The list's newest dated price is told; long after it the list is called old."""
     today = perdure.json("doctor", openai_agents, OPENAI_API_KEY=SECRET)

@@ -20,7 +20,7 @@ import pytest
 
 from perdure.embedded import EmbeddedServer
 from perdure.messages import AssistantMessage, CallPart, Message, ToolMessage, UserMessage, text
-from providers.base import ModelReply, ModelRequest, RawCall, RawText
+from perdure.model_call import ModelReply, ModelRequest, RawCall, RawText
 from providers.scripted import play
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

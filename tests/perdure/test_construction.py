@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from perdure import Agent, Approval, ConfigError, Limits, Model, Price, ToolDefaults, ToolLoop, tool
-from perdure.agent import AgentSpec, read_agent_data, spec_from_data
-from perdure.contracts import RunInput
-from perdure.model import PROVIDERS
+from perdure import Agent, Approval, ConfigError, Escalation, Limits, Model, Price, ToolDefaults, ToolLoop, local, tool
+from perdure.agent import AgentSpec
+from perdure.agent_data import read_agent_data, spec_from_data
+from perdure.own_providers import PROVIDERS
+from perdure.run_input import RunInput
 from perdure.settings import problems_of
+from perdure.testing import FakeRuntime, call, calls, failure, reply, scripted
+from perdure.worker_settings import WorkerSettings
 from providers import REGISTRY
 
 SECRET = "sk-123abc"
@@ -56,12 +59,13 @@ def by_position(kind: Any, value: Any) -> Callable[[], Any]:
 
 
 AGENTS: list[tuple[Callable[[], Any], str]] = [
-    (agent(None), "agent 'a': model: None is not 'provider:model'"),
+    (agent(None), "agent 'a': model: must be given, or a router instead"),
     (agent(5), "agent 'a': model: 5 is not 'provider:model'"),
     (agent("gpt"), "agent 'a': model: 'gpt' is not 'provider:model'"),
-    (agent([]), "agent 'a': model: must be one model"),
-    (agent("nope:x"), "agent 'a': model: provider: must be one of compatible, openai-chat, scripted"),
-    (agent("anthropic:x"), "agent 'a': model: provider: must be one of compatible, openai-chat, scripted"),
+    (agent([]), "agent 'a': model: must be a model, such as 'openai:gpt-5-mini', or a list of them"),
+    (agent(["scripted"] * 7), "agent 'a': model: must be a model, or a list of 1 to 6"),
+    (agent("nope:x"), "agent 'a': model: provider: must be one of anthropic, bifrost,"),
+    (agent(["scripted", "nope:x"]), "agent 'a': model: provider: must be one of anthropic, bifrost,"),
     (agent("openai-chat:"), "agent 'a': model: name: must say which model"),
     (lambda: Agent("a b", "scripted"), "agent 'a b': name: must be 1 to 64"),
     (agent(tools=look), "agent 'a': tools: must be a list of functions, tools or agents, such as tools=[search]"),
@@ -87,6 +91,11 @@ AGENTS: list[tuple[Callable[[], Any], str]] = [
     (agent(strategy=0), "agent 'a': strategy: must be one of ['ToolLoop']"),
     (agent(output=5), "agent 'a': output: must be a pydantic model, a dataclass or a JSON Schema of an object"),
     (agent(output=int), "agent 'a': output: must be a pydantic model, a dataclass or a JSON Schema of an object"),
+    (
+        agent(output={"type": "array"}),
+        "agent 'a': output: must be a pydantic model, a dataclass or a JSON Schema of an object "
+        """(the schema has "type": 'array'; it must be "object\"""",
+    ),
     (agent(corrections=True), "agent 'a': corrections: must be a number from 0 to 10"),
     (agent(description=5), "agent 'a': description: must be a text"),
     (agent(tool_defaults={}), "agent 'a': tool_defaults: must be ToolDefaults()"),
@@ -115,6 +124,50 @@ TOOLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: tool(bare), "bare: parameter `place` has no annotation; annotate it, for example `place: str`"),
 ]
 
+PEOPLE = {"finance": ["fay", "joe"], "board": ["bea"], "nobody": []}
+
+
+def guarded(**rule: Any) -> Callable[[], Any]:
+    """An agent `a` with some groups, whose tool `look` has a rule, not made yet."""
+    return lambda: Agent("a", "scripted", tools=[option(approval=Approval(**rule))()], groups=PEOPLE)
+
+
+def later_stage(**rule: Any) -> Callable[[], Any]:
+    """The same, where the rule is that of the third stage."""
+    return lambda: guarded(escalate=(Escalation(), Escalation(**rule)))()
+
+
+APPROVERS: list[tuple[Callable[[], Any], str]] = [
+    (
+        guarded(approvers=["@nobody"]),
+        "agent 'a': tool 'look': approval.approvers: nobody is in the group 'nobody'; name",
+    ),
+    (guarded(approvers=["ann", "@nobody"]), "agent 'a': tool 'look': approval.approvers: nobody is in the group"),
+    (
+        guarded(approvers=["@finance", "fay"], quorum=3),
+        "agent 'a': tool 'look': approval.quorum: 3 can never be reached with 2 approvers (@finance, fay); lower it",
+    ),
+    (
+        guarded(approvers=["@finance", "@board", "board"], quorum=5),
+        "agent 'a': tool 'look': approval.quorum: 5 can never be reached with 4 approvers (@finance, @board, board)",
+    ),
+    (later_stage(approvers=["@nobody"]), "agent 'a': tool 'look': approval.approvers: nobody is in the group 'nobody'"),
+    (
+        later_stage(approvers=["@board"], quorum=2),
+        "agent 'a': tool 'look': approval.escalate.1.quorum: 2 can never be reached with 1 approvers (@board); lower",
+    ),
+    (
+        lambda: Agent(
+            "a",
+            "scripted",
+            tools=[look],
+            groups=PEOPLE,
+            tool_defaults=ToolDefaults(approval=Approval(approvers=["@board"], quorum=2)),
+        ),
+        "agent 'a': tool 'look': approval.quorum: 2 can never be reached with 1 approvers (@board)",
+    ),
+]
+
 SETTINGS: list[tuple[Callable[[], Any], str]] = [
     (by_position(Limits, 5), "Limits takes keyword arguments such as steps=..."),
     (by_position(Approval, 5), "Approval takes keyword arguments such as approvers=..."),
@@ -123,10 +176,18 @@ SETTINGS: list[tuple[Callable[[], Any], str]] = [
     (lambda: ToolLoop(max_repeats=True), "ToolLoop: max_repeats: Input should be a valid integer"),
     (lambda: ToolDefaults(quick="yes"), "ToolDefaults: quick: Input should be a valid boolean"),
     (lambda: Approval(quorum=True), "Approval: quorum: Input should be a valid integer"),
-    (lambda: Approval(quorum=2, approvers=["ann"]), "Approval: quorum: 2 can never be reached with 1 approvers"),
+    (lambda: Approval(quorum=2, approvers=["ann"]), "Approval: quorum: 2 can never be reached with 1 approvers; lower"),
+    (
+        lambda: Escalation(quorum=3, approvers=["ann", "bob", "ann"]),
+        "Escalation: quorum: 3 can never be reached with 2",
+    ),
     (lambda: Approval(approvers=("",)), "Approval: approvers: must be a list of names, such as ['ann', 'bob']"),
     (lambda: Approval(approvers="ann"), "Approval: approvers: must be a list of names, such as ['ann', 'bob']"),
     (lambda: Approval(approvers={"ann"}), "Approval: approvers: must be a list of names"),
+    (lambda: Approval(escalate=5), "Approval: escalate: must be a list"),
+    (lambda: Approval(escalate=["ann"]), "Approval: escalate.0: must be Escalation(...), or an object with its fields"),
+    (lambda: Approval(escalate=[{"timeout": "x"}]), "Approval: escalate.0.timeout: 'x' is not a duration; write '10m'"),
+    (lambda: Approval(escalate=[{"foo": 1}]), "Approval: escalate.0.foo: Extra inputs are not permitted"),
     (by_position(Model, "compatible"), "Model takes keyword arguments such as provider=..."),
     (lambda: Model(provider="openai-chat"), "Model: name: must say which model of 'openai-chat'"),
     (model(base_url="nope"), "Model: base_url: must begin with http:// or https:// and have a host"),
@@ -136,6 +197,33 @@ SETTINGS: list[tuple[Callable[[], Any], str]] = [
     (model(path="nope"), "Model: path: must begin with /"),
     (model(params={"x": object()}), "Model: params: must be JSON"),
     (model(params={"x": float("nan")}), "Model: params: must be JSON"),
+]
+
+TESTING: list[tuple[Callable[[], Any], str]] = [
+    (by_position(scripted, 5), "perdure.testing: scripted: must be a reply of reply(...), calls(...) or failure(...)"),
+    (by_position(scripted, "x"), "perdure.testing: scripted: must be a reply"),
+    (lambda: scripted(repeat=True), "perdure.testing: scripted: repeat: must be False without a reply"),
+    (by_position(reply, 5), "perdure.testing: reply: must be a text, not 5"),
+    (lambda: reply("x", finish=5), "perdure.testing: reply: finish: must be one of stop"),  # type: ignore[arg-type]
+    (by_position(call, ""), "perdure.testing: call: must be the name of a tool"),
+    (by_position(calls, 5), "perdure.testing: calls: must be the name of a tool, or call(...), not 5"),
+    (by_position(calls, {}), "perdure.testing: calls: must be the name of a tool, or call(...), not {}"),
+    (by_position(failure, "nope"), "perdure.testing: failure: must be one of invalid_request, authentication"),
+    (lambda: failure("server", times=0), "perdure.testing: failure: times: must be a number from 1 on, not 0"),
+    (by_position(FakeRuntime, 5), "perdure.testing: FakeRuntime: must be a reply of reply(...)"),
+    (by_position(local, 5), "perdure.local: 5 is no Agent, and no name of a file or module"),
+    (by_position(local, None), "perdure.local: None is no Agent"),
+]
+
+VARIABLES: list[tuple[str, str, str]] = [
+    ("PERDURE_MAX_ACTIVITIES", "many", "Input should be a valid integer"),
+    ("PERDURE_MAX_ACTIVITIES", "0", "Input should be greater than or equal to 1"),
+    ("PERDURE_MAX_CACHED_RUNS", "-1", "Input should be greater than or equal to 0"),
+    ("PERDURE_IDLE_FIRST", "soon", "'soon' is not a duration; write '10m'"),
+    ("PERDURE_IDLE_BETWEEN", "0", "'0' must be longer than zero"),
+    ("PERDURE_TRACE_CONTENT", "perhaps", "Input should be a valid boolean"),
+    ("PERDURE_TASK_QUEUE", "q" * 201, "String should have at most 200 characters"),
+    ("PERDURE_WORKER_VERSION", "v2", "must be the names of a deployment and a build"),
 ]
 
 CREDENTIALS: list[tuple[Callable[[], Any], str]] = [
@@ -151,11 +239,18 @@ CREDENTIALS: list[tuple[Callable[[], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "shown"), [*AGENTS, *TOOLS, *SETTINGS])
+@pytest.mark.parametrize(("make", "shown"), [*AGENTS, *TOOLS, *APPROVERS, *SETTINGS, *TESTING])
 def test_what_cannot_work_is_refused(make: Callable[[], Any], shown: str) -> None:
     """The error is a ConfigError that names the thing, the field and the fix."""
     with pytest.raises(ConfigError, match=f"^{re.escape(shown)}"):
         make()
+
+
+@pytest.mark.parametrize(("variable", "value", "shown"), VARIABLES)
+def test_a_setting_of_the_environment_is_named_by_its_variable(variable: str, value: str, shown: str) -> None:
+    """What the user has set is named, not the field that it becomes."""
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'{variable}: {shown}')}"):
+        WorkerSettings.parse({variable: value})
 
 
 @pytest.mark.parametrize(("make", "shown"), CREDENTIALS)
@@ -175,6 +270,10 @@ def test_credentials_are_refused_unseen(make: Callable[[], Any], shown: str) -> 
         agent(instructions=lambda: "Be kind.", verify=lambda ctx, extra=1: None, policy=print),
         agent(tool_choice="registered_later"),
         agent(tools=[option(effect="read", timeout=5)()], tool_defaults=ToolDefaults(heartbeat=9, on_unknown="ask")),
+        guarded(approvers=["@finance", "@board"], quorum=3),
+        guarded(approvers=["@finance", "ann"], quorum=3, escalate=(Escalation(approvers=["@board"]),)),
+        guarded(quorum=100),
+        guarded(approvers=["@nobody", "@board"], quorum=2, verified=True),
         option(permissions=["mail"], queue="büro-1", approval=Approval(approvers=["ann", "bob"], quorum=2)),
     ],
 )
@@ -193,13 +292,23 @@ def test_the_known_providers() -> None:
     [
         ({"model": "nope:x"}, "agent.model: provider: must be one of"),
         ({"tool_choice": "x"}, "agent.tool_choice: must be one of auto, required, none"),
+        ({"model": 5}, "agent: model: must be 'provider:model' or an object with 'provider' and 'name'"),
+        ({"model": [5]}, "agent: model: must be 'provider:model'"),
+        ({"output_schema": {"type": "array"}}, 'agent: output_schema: the schema has "type":'),
         ({"limits": {"steps": "5"}}, "agent.limits: steps: Input should be a valid integer"),
+        ({"tools": ["look"]}, "agent.groups: look names 'finance', which is not there"),
+        (
+            {"tools": ["look"], "groups": {"finance": []}},
+            "agent.tool 'look': approval.approvers: nobody is in the group",
+        ),
+        ({"tools": ["look"], "groups": {"finance": ["fay"]}}, "agent.tool 'look': approval.quorum: 2 can never be"),
     ],
 )
 def test_agents_as_data_are_checked_alike(changes: dict[str, Any], shown: str) -> None:
     """What is refused in Python is refused in a run's input."""
+    guarded_look = option(approval=Approval(approvers=["@finance"], quorum=2))()
     with pytest.raises(ConfigError, match=f"^{re.escape(shown)}"):
-        spec_from_data(read_agent_data({"name": "a", "model": "scripted", **changes}), lambda name: None)
+        spec_from_data(read_agent_data({"name": "a", "model": "scripted", **changes}), lambda name: guarded_look.spec)
 
 
 def test_a_recorded_spec_is_read_back() -> None:
@@ -225,14 +334,25 @@ PIXEL = {"type": "image", "base64": "aGVsbG8="}
         ({"prompt": 5}, "prompt: must be a text or a list of parts"),
         ({}, "prompt: give either 'prompt' or 'messages'"),
         ({"prompt": "x", "messages": [{"role": "user", "content": "x"}]}, "prompt: give either"),
-        ({"prompt": [{"type": "video"}]}, "prompt.0: must be an object whose 'type' is 'text' or 'image'"),
-        ({"prompt": [{"text": "x"}]}, "prompt.0: must be an object whose 'type' is 'text' or 'image'"),
-        ({"prompt": ["x"]}, "prompt.0: must be an object whose 'type' is 'text' or 'image'"),
-        ({"prompt": [{"type": "image"}]}, "prompt.0.image: an image needs either 'url' or 'base64'"),
-        ({"prompt": [PIXEL | {"url": "http://h/x"}]}, "prompt.0.image: an image needs either 'url' or 'base64'"),
-        ({"prompt": [{"type": "image", "base64": "%%"}]}, "prompt.0.image: base64: must be the image's bytes"),
-        ({"prompt": [{"type": "image", "base64": ""}]}, "prompt.0.image: base64: must be the image's bytes"),
-        ({"prompt": [{"type": "image", "url": "file:///x"}]}, "prompt.0.image: url: must begin with http://"),
+        ({"prompt": [{"type": "video"}]}, "prompt.0: must be an object whose 'type' is 'text', 'image' or 'document'"),
+        ({"prompt": [{"text": "x"}]}, "prompt.0: must be an object whose 'type' is 'text', 'image' or 'document'"),
+        ({"prompt": ["x"]}, "prompt.0: must be an object whose 'type' is 'text', 'image' or 'document'"),
+        ({"agent": 5, "prompt": "x"}, "agent: must name an agent or describe one"),
+        ({"agent": None, "prompt": "x"}, "agent: must name an agent or describe one"),
+        ({"prompt": [{"type": "text"}]}, "prompt.0.text: Field required"),
+        ({"prompt": [{"type": []}]}, "prompt.0: must be an object whose 'type' is 'text', 'image' or 'document'"),
+        ({"prompt": [PIXEL | {"size": 5}]}, "prompt.0.size: Extra inputs are not permitted"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "url": 5}]}]}, "messages.0.content.0.url: Input"),
+        ({"messages": ["x"]}, "messages.0: must be an object"),
+        ({"prompt": "x", "limits": 5}, "limits: must be an object"),
+        ({"prompt": "x", "output_schema": []}, "output_schema: must be an object"),
+        ({"prompt": "x", "output_schema": {"type": "array"}}, 'output_schema: the schema has "type":'),
+        ({"prompt": "x", "output_schema": {"$ref": "#/x"}}, "output_schema: the schema refers to '/x'"),
+        ({"prompt": [{"type": "image"}]}, "prompt.0: an image needs either 'url' or 'base64'"),
+        ({"prompt": [PIXEL | {"url": "http://h/x"}]}, "prompt.0: an image needs either 'url' or 'base64'"),
+        ({"prompt": [{"type": "image", "base64": "%%"}]}, "prompt.0: base64: must be its bytes"),
+        ({"prompt": [{"type": "image", "base64": ""}]}, "prompt.0: base64: must be its bytes"),
+        ({"prompt": [{"type": "image", "url": "file:///x"}]}, "prompt.0: url: must begin with http://"),
         ({"messages": [{"role": "user", "content": None}]}, "messages.0.content: must be a text or a list of parts"),
     ],
 )

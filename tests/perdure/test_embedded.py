@@ -167,6 +167,7 @@ exec {find_binary()} "$@"
     assert count.read_text().count("once") > 1
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_told(tmp_path: Path) -> None:
     """A database that is none is an error that says so, and after it the folder is free again."""
     with EmbeddedServer(tmp_path, headless=True):
@@ -196,6 +197,7 @@ def test_a_missing_command_line_says_how_to_get_it(tmp_path: Path) -> None:
     assert find_binary(scripts=tmp_path / "none", path=str(tmp_path)) == other
 
 
+@pytest.mark.slow
 async def test_a_cancelled_start_leaves_no_server(tmp_path: Path) -> None:
     """Whoever stops waiting for a start gets no server that nobody owns."""
     server = EmbeddedServer(tmp_path, headless=True)

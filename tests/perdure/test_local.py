@@ -235,8 +235,9 @@ def test_an_open_run_needs_its_agent(tmp_path: Path) -> None:
         ("perdure", "no worker serves its queue 'perdure'; start one with `perdure dev`"),
     ],
 )
-async def test_a_run_of_another_script(tmp_path: Path, queue: str, said: str) -> None:
+async def test_a_run_of_another_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queue: str, said: str) -> None:
     """An open run that nothing goes on with is refused with whose it is, instead of being waited for."""
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "mine.py"), raising=False)
     with perdure.local(PAYER, data_dir=tmp_path) as p:
         server = EmbeddedServer.running(tmp_path)
         assert server is not None

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from providers.base import WireRequest, WireResponse, adapted
-from providers.chat_adaptation import adaptation
+from providers.chat.adaptation import adaptation
 
 REQUEST = WireRequest(path="/x", body={"model": "m", "max_tokens": 5, "temperature": 0.2})
 

@@ -9,9 +9,10 @@ import pytest
 
 from perdure.errors import ErrorKind, ProviderError
 from perdure.messages import Usage
-from providers.base import Finish, ModelReply, RawCall, RawText, RawThinking, ServerSentEvent, WireResponse
-from providers.chat_completions import ChatCompletions
-from providers.chat_reply import normal_usage
+from perdure.model_call import Finish, ModelReply, RawCall, RawText, RawThinking
+from providers.base import ServerSentEvent, WireResponse
+from providers.chat.provider import ChatCompletions
+from providers.chat.reply import normal_usage
 from providers.sse import Decoder
 
 GOLDEN = Path(__file__).parent / "golden" / "chat_completions"

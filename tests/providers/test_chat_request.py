@@ -10,10 +10,10 @@ import pytest
 
 from perdure.errors import ErrorKind, ProviderError
 from perdure.messages import MESSAGES, Message
+from perdure.model_call import ModelRequest, ToolDefinition
 from providers import REGISTRY
-from providers.base import ModelRequest, ToolDefinition
-from providers.chat_completions import ChatCompletions
-from providers.chat_request import Quirks
+from providers.chat.provider import ChatCompletions
+from providers.chat.request import Quirks
 
 GOLDEN = Path(__file__).parent / "golden" / "chat_completions"
 

@@ -8,8 +8,8 @@ import pytest
 
 from perdure.errors import ErrorKind, ProviderError
 from perdure.messages import MESSAGES, Usage
+from perdure.model_call import Finish, ModelRequest, RawCall, RawText
 from providers import REGISTRY
-from providers.base import Finish, ModelRequest, RawCall, RawText
 from providers.scripted import Scripted, play
 
 
@@ -157,5 +157,5 @@ def test_in_the_registry() -> None:
     """The provider needs neither address nor key."""
     entry = REGISTRY["scripted"]
     assert isinstance(entry.provider, Scripted)
-    assert (entry.key_required, entry.auth, entry.default_base_url) == (False, "none", None)
+    assert (entry.key_required, entry.api_key_env, entry.default_base_url) == (False, None, None)
     assert entry.provider.play(request([USER], {"text": "hi"})).chunks == ("hi",)

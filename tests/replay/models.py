@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from perdure import Agent, Price, Router
-from perdure.routing import RoutingRule
+from perdure import Agent, Price, Router, RoutingRule
 from perdure.testing import calls, failure, reply, scripted
 from tests.lab import Lab, closed
 from tests.replay.scenarios import AGENTS, Handle, look, scenario

@@ -67,7 +67,7 @@ INVALID: list[tuple[str, list[Any], str]] = [
     ("continue_from_nothing", [{"agent": "clerk", "prompt": "x", "continue_from": "no-such"}], "continue_from"),
     ("data_unknown_tool", [{"agent": {"name": "d", "model": SCRIPT, "tools": ["sub"]}, "prompt": "x"}], "'sub'"),
     ("data_unknown_field", [{"agent": {"name": "d", "model": SCRIPT, "tool": []}, "prompt": "x"}], "agent: tool"),
-    ("data_no_model", [{"agent": {"name": "d"}, "prompt": "x"}], "agent: model"),
+    ("data_no_model", [{"agent": {"name": "d"}, "prompt": "x"}], "agent.model: must be given"),
     ("data_bad_model", [{"agent": {"name": "d", "model": "gpt"}, "prompt": "x"}], "provider:model"),
     ("data_bad_limit", [{"agent": {"name": "d", "model": SCRIPT, "limits": {"steps": 0}}, "prompt": "x"}], "steps"),
     ("data_strategy", [{"agent": {"name": "d", "model": SCRIPT, "strategy": {"name": "X"}}, "prompt": "x"}], "'X'"),

@@ -233,6 +233,7 @@ async def test_two_levels_that_nobody_extends(serve: Serve) -> None:
     assert result["steps"] + result["children"]["steps"] <= 12
 
 
+@pytest.mark.slow
 async def test_a_child_that_runs_out_of_time(serve: Serve) -> None:
     """It ends before its parent does, so what it has used is on its parent's account."""
     child = Agent("child", scripted({**calls("sleep"), **USED}, reply("never"), price=PRICE), tools=[sleep])

@@ -111,6 +111,7 @@ async def test_all_that_is_told(serve: Serve) -> None:
     assert await run.events("notify_failed") == []
 
 
+@pytest.mark.slow
 async def test_functions_that_do_harm(serve: Serve) -> None:
     """One that raises, exits, or forgets to await, is recorded; the run waits and is decided as ever."""
 
@@ -188,6 +189,7 @@ async def test_a_webhook_that_refuses(serve: Serve) -> None:
         await run.result()
 
 
+@pytest.mark.slow
 async def test_an_address_of_the_worker(serve: Serve) -> None:
     """`${VAR}` is the worker's; its value is in no history, not even where nobody listens there."""
     with socket.create_server(("127.0.0.1", 0)) as closed_soon:

@@ -75,6 +75,7 @@ async def test_decisions(serve: Serve, policy: Any, shown: str) -> None:
     assert len(await run.events("policy_denied")) == (0 if paid else 1)
 
 
+@pytest.mark.slow
 async def test_a_policy_that_does_not_answer(serve: Serve) -> None:
     """A policy that is too slow denies; it gets 8 seconds."""
 

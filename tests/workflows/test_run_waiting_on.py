@@ -336,6 +336,7 @@ async def test_notices_are_not_sent_again(hasty: Client, data_dir: Path) -> None
         assert sorted(told) == [f"requested c{n + 1}" for n in range(8)]
 
 
+@pytest.mark.slow
 async def test_case_145_fifty_large_calls(hasty: Client, data_dir: Path) -> None:
     """Fifty calls with all the arguments that one reply may have wait over continuations, are shown, and run."""
     sizes: list[int] = []

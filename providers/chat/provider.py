@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from perdure.errors import ErrorKind, ProviderError
-from providers.base import ModelReply, ModelRequest, ServerSentEvent, WireRequest, WireResponse
-from providers.chat_adaptation import adaptation
-from providers.chat_reply import ChatReply
-from providers.chat_request import Quirks, build
+from perdure.model_call import ModelReply, ModelRequest
+from providers.base import ServerSentEvent, WireRequest, WireResponse
+from providers.chat.adaptation import adaptation
+from providers.chat.reply import ChatReply
+from providers.chat.request import Quirks, build
 from providers.failures import failure, not_a_reply, reported, shorten
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from perdure.errors import ErrorKind, ProviderError
 from perdure.messages import Usage
-from providers.base import Finish, ModelReply, RawCall, RawText, RawThinking
-from providers.chat_calls import Calls
-from providers.chat_request import REASONING_FIELDS
+from perdure.model_call import Finish, ModelReply, RawCall, RawText, RawThinking
+from providers.chat.calls import Calls
+from providers.chat.request import REASONING_FIELDS
 from providers.failures import reported
 from providers.text import TextJoiner, clean_json
 

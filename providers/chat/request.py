@@ -15,6 +15,7 @@ from perdure.messages import (
     AssistantMessage,
     BlobPart,
     CallPart,
+    DocumentPart,
     ImagePart,
     Message,
     SystemMessage,
@@ -23,7 +24,9 @@ from perdure.messages import (
     ToolMessage,
     UserMessage,
 )
-from providers.base import ModelRequest, ToolDefinition, WireRequest
+from perdure.model_call import ModelRequest, ToolDefinition
+from providers.base import WireRequest
+from providers.details import own_details
 from providers.pairing import paired
 from providers.strict_schema import can_be_strict
 from providers.text import clean, clean_json
@@ -74,11 +77,6 @@ def build(name: str, request: ModelRequest, quirks: Quirks) -> WireRequest:
         body["stream_options"] = {"include_usage": True}
     body = {field: value for field, value in (body | params).items() if value is not None}
     return WireRequest(path=PATH, body=body, stream=bool(body.get("stream")))
-
-
-def own_details(details: Mapping[str, Any] | None, provider: str) -> Mapping[str, Any]:
-    """The details of a part where they are this provider's; another's signatures and ids stay at home."""
-    return details if details and details.get("provider", provider) == provider else {}
 
 
 def _overridden(quirks: Quirks, changes: Any) -> Quirks:
@@ -192,15 +190,16 @@ def _call(name: str, call_id: str, call: CallPart) -> Wire:
 
 
 def _user_content(name: str, message: UserMessage) -> str | list[Wire]:
-    if not any(isinstance(part, ImagePart) for part in message.parts):
+    if not any(isinstance(part, ImagePart | DocumentPart) for part in message.parts):
         return _plain(name, message)
     content: list[Wire] = []
     for part in message.parts:
         if isinstance(part, BlobPart):
             raise _unresolved(name, part)
-        content.append(
-            _image(name, part) if isinstance(part, ImagePart) else {"type": "text", "text": clean(part.text)}
-        )
+        if isinstance(part, TextPart):
+            content.append({"type": "text", "text": clean(part.text)})
+        else:
+            content.append(_image(name, part) if isinstance(part, ImagePart) else _document(name, part))
     return content
 
 
@@ -211,8 +210,10 @@ def _plain(name: str, message: SystemMessage | UserMessage | ToolMessage, *, ima
             raise _unresolved(name, part)
         if isinstance(part, TextPart):
             texts.append(clean(part.text))
-        elif not images:
-            raise ProviderError(ErrorKind.INVALID_REQUEST, f"{name}: an image cannot stand in a {message.role} message")
+        elif isinstance(part, DocumentPart) or not images:
+            raise ProviderError(
+                ErrorKind.INVALID_REQUEST, f"{name}: this {part.type} cannot stand in a {message.role} message"
+            )
     return "\n\n".join(texts)
 
 
@@ -224,6 +225,15 @@ def _image(name: str, part: ImagePart) -> Wire:
             ErrorKind.INVALID_REQUEST, f"{name}: an image needs a url, or base64 data together with its media_type"
         )
     return {"type": "image_url", "image_url": {"url": f"data:{part.media_type};base64,{part.base64}"}}
+
+
+def _document(name: str, part: DocumentPart) -> Wire:
+    if not part.base64 or not part.media_type:
+        raise ProviderError(
+            ErrorKind.INVALID_REQUEST, f"{name}: a document must be base64 data together with its media_type"
+        )
+    data = f"data:{part.media_type};base64,{part.base64}"
+    return {"type": "file", "file": {"filename": part.name or "document", "file_data": data}}
 
 
 def _unresolved(name: str, part: BlobPart) -> ProviderError:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from providers.base import RawCall
+from perdure.model_call import RawCall
 from providers.text import clean, clean_json
 
 

@@ -1,0 +1,1 @@
+"""The Chat Completions format, which most servers and gateways speak."""
