@@ -242,7 +242,7 @@ class Local:
             if own and not worker.serves:
                 raise ConfigError(f"run {handle.id!r} is open; say which agent goes on with it: perdure.local(agent)")
             if not own and self._wait(missing_worker(client.temporal, described.task_queue)):
-                raise ConfigError(f"run {handle.id!r} is open, and {_elsewhere(described.task_queue)}")
+                raise ConfigError(f"run {handle.id!r} is open, and {whose(described.task_queue)}")
         hear = partial(worker.listen, handle.id)
         return LocalRun(handle, self._wait, partial(watch, client.temporal, handle, listening=hear))
 
@@ -295,7 +295,7 @@ def queue_of_script() -> str:
     return f"{QUEUE}-{path.stem}-{sha256(str(path).encode()).hexdigest()[:8]}"
 
 
-def _elsewhere(queue: str) -> str:
+def whose(queue: str) -> str:
     """What goes on with the runs of a queue that nothing here serves; a queue of `queue_of_script` tells the script."""
     if queue == QUEUE:
         return "belongs to an interactive session; go on with it in one, or give another id"

@@ -27,6 +27,7 @@ from perdure import (
     tool,
 )
 from perdure.embedded import EmbeddedServer
+from perdure.local_process import QUEUE, whose
 from perdure.shared_server import Origin, SharedServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -231,13 +232,11 @@ def test_an_open_run_needs_its_agent(tmp_path: Path) -> None:
     ("queue", "said"),
     [
         ("perdure-local-my-bill-0123abcd", r"belongs to the script my-bill\.py, which does not run; run it, from the"),
-        ("perdure-local", "belongs to an interactive session"),
         ("perdure", "no worker serves its queue 'perdure'; start one with `perdure dev`"),
     ],
 )
-async def test_a_run_of_another_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queue: str, said: str) -> None:
+async def test_a_run_of_another_script(tmp_path: Path, queue: str, said: str) -> None:
     """An open run that nothing goes on with is refused with whose it is, instead of being waited for."""
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "mine.py"), raising=False)
     with perdure.local(PAYER, data_dir=tmp_path) as p:
         server = EmbeddedServer.running(tmp_path)
         assert server is not None
@@ -245,6 +244,11 @@ async def test_a_run_of_another_script(tmp_path: Path, monkeypatch: pytest.Monke
         await other.start(PAYER, "pay", id="theirs")
         with pytest.raises(ConfigError, match=f"'theirs' is open, and {said}"):
             p.run(PAYER, "pay", id="theirs")
+
+
+def test_a_run_of_an_interactive_session() -> None:
+    """It has no script that could be named."""
+    assert whose(QUEUE).startswith("belongs to an interactive session")
 
 
 def test_agents_come_while_it_is_open(tmp_path: Path) -> None:
