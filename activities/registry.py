@@ -12,7 +12,7 @@ from traceback import walk_tb
 from types import ModuleType
 from typing import Any
 
-from perdure.agent import Agent
+from perdure.agent import Agent, check_approvers
 from perdure.errors import ConfigError
 from perdure.tools import Tool, ToolDefaults, ToolSpec, ask_human
 
@@ -25,12 +25,13 @@ Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 class Registry:
     """Agents by name, the agents inside their tools included; tools by name; what lives as long as the worker."""
 
-    def __init__(self, defaults: ToolDefaults | None = None) -> None:
+    def __init__(self) -> None:
         self.agents: dict[str, Agent] = {}
         self.tools: dict[str, Tool] = {}
         self.lifespans: list[Lifespan] = []
         self._homes: dict[str, int] = {}
-        self.defaults = defaults
+        self.defaults: ToolDefaults | None = None
+        """Of all tools, below what an agent and a tool say themselves."""
 
     def add(self, agent: Agent) -> None:
         """Serve an agent and the agents that are its tools; raises ConfigError where a name is taken."""
@@ -40,9 +41,20 @@ class Registry:
         if known is not None:
             raise ConfigError(f"two agents are named {agent.name!r}; a worker needs different names")
         self.agents[agent.name] = agent
-        agent.spec(self.defaults)
+        self._check(agent)
         for tool in agent.tools:
             self.add_tool(tool)
+
+    def set_defaults(self, defaults: ToolDefaults) -> None:
+        """Take the options that all tools have which say nothing else; raises ConfigError where they cannot be."""
+        if self.defaults not in (None, defaults):
+            raise ConfigError("tool_defaults: another file gives different ones, and a worker has one set of them")
+        self.defaults = defaults
+        for agent in self.agents.values():
+            self._check(agent)
+
+    def _check(self, agent: Agent) -> None:
+        check_approvers(agent.spec(self.defaults).tools, agent.groups)
 
     def add_tool(self, tool: Tool) -> None:
         """Serve a tool; agents may share one, but not its name."""
@@ -76,18 +88,24 @@ class Registry:
 
 
 def load(targets: Iterable[str], registry: Registry) -> None:
-    """Import each `file.py` or `package.module` and serve every Agent at its module level. Raises ConfigError."""
+    """Import each `file.py` or `package.module` and serve every Agent at its module level. Raises ConfigError.
+
+    A `tool_defaults` there is for all tools of the worker, a `lifespan` for its own agents' tools.
+    """
     for target in targets:
         module = _import(target)
         found = list(_agents_of(module))
         if not found:
             raise ConfigError(f"{target}: no Agent at module level; write `name = Agent(name=..., model=...)`")
         before = set(registry.agents)
-        for agent in found:
-            try:
+        defaults = getattr(module, "tool_defaults", None)
+        try:
+            if isinstance(defaults, ToolDefaults):
+                registry.set_defaults(defaults)
+            for agent in found:
                 registry.add(agent)
-            except ConfigError as error:
-                raise ConfigError(f"{target}: {error}") from None
+        except ConfigError as error:
+            raise ConfigError(f"{target}: {error}") from None
         lifespan = getattr(module, "lifespan", None)
         if callable(lifespan):
             registry.add_lifespan(lifespan, set(registry.agents) - before)
