@@ -17,6 +17,7 @@ from typing import Any
 
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError, CancelledError
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 
 from activities.bus import Bus
@@ -139,10 +140,15 @@ class Run:
         return [event for event in answer["events"] if kind in {None, event["type"]}]
 
     async def seen(self, kind: str, count: int = 1) -> list[dict[str, Any]]:
-        """Events of one type, as soon as there are `count`."""
+        """Events of one type, as soon as there are `count`; a child run is told of before it is there."""
 
         async def enough() -> list[dict[str, Any]] | None:
-            found = await self.events(kind)
+            try:
+                found = await self.events(kind)
+            except RPCError as error:
+                if error.status is not RPCStatusCode.NOT_FOUND:
+                    raise
+                return None
             return found if len(found) >= count else None
 
         found: list[dict[str, Any]] = await eventually(enough)

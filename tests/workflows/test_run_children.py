@@ -6,7 +6,6 @@ import asyncio
 import json
 import threading
 from decimal import Decimal
-from typing import Any
 
 import pytest
 from temporalio.client import WorkflowExecutionStatus
@@ -14,7 +13,7 @@ from temporalio.client import WorkflowExecutionStatus
 from perdure import Agent, Limits, Price, ToolContext, tool
 from perdure.testing import call, calls, failure, reply, scripted
 from tests.conftest import Serve
-from tests.lab import eventually
+from tests.lab import Run, eventually
 
 PRICE = Price(input=Decimal(1), output=Decimal(1))
 USED = {"input_tokens": 400, "output_tokens": 100}
@@ -165,13 +164,9 @@ async def test_an_approval_inside_a_child(serve: Serve) -> None:
     lab = await serve(parent)
     run = await lab.start(parent)
     [started] = await run.seen("child_started")
-    handle: Any = lab.client.get_workflow_handle(started["workflow_id"])
-
-    async def waits() -> bool:
-        return bool((await handle.query("approvals"))["pending"])
-
-    await eventually(waits)
-    await handle.execute_update("approve", {})
+    below = Run(lab.client.get_workflow_handle(started["workflow_id"]))
+    await below.seen("approval_requested")
+    await below.update("approve", {})
     assert (await run.result())["output"] == "paid"
 
 

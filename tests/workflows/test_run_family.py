@@ -49,7 +49,9 @@ async def waiting(serve: Serve, root: Agent, count: int = 1, **options: Any) -> 
 async def child_of(lab: Lab, run: Run) -> Run:
     """The first child of a run."""
     started, *_ = await run.seen("child_started")
-    return Run(lab.client.get_workflow_handle(started["workflow_id"]))
+    child = Run(lab.client.get_workflow_handle(started["workflow_id"]))
+    await child.seen("run_started")
+    return child
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])

@@ -54,7 +54,10 @@ async def answers(run: Run) -> list[str]:
 async def children(lab: Lab, run: Run) -> list[Run]:
     """The child runs, as soon as one has begun."""
     started = await run.seen("child_started")
-    return [Run(lab.client.get_workflow_handle(event["workflow_id"])) for event in started]
+    found = [Run(lab.client.get_workflow_handle(event["workflow_id"])) for event in started]
+    for child in found:
+        await child.seen("run_started")
+    return found
 
 
 # --- asked for and given --------------------------------------------------------------------------------------------
