@@ -10,6 +10,7 @@ from temporalio import activity
 
 from activities.bus import Voice
 from activities.chain import turns_of
+from activities.claims import Claims
 from activities.tally import Tally
 
 FIRST = 0.1
@@ -32,6 +33,8 @@ class Beats:
         """What this call has used so far; every beat hands it on."""
         self.turns = turns_of(activity.info().heartbeat_details)
         """What this call has learned of its chain of models; every beat hands it on."""
+        self.claims = Claims(activity.info().heartbeat_details, self.tally, self._beat)
+        """The reply that its provider goes on with by itself; every beat hands it on."""
         self.voice: Voice | None = None
         """Tells what is said to those who listen on this worker."""
 
@@ -63,7 +66,9 @@ class Beats:
     def _beat(self) -> None:
         shown = {"attempt": activity.info().attempt, "offset": self._offset, "text": self._text}
         turns = self.turns.model_dump(mode="json", exclude_defaults=True)
-        activity.heartbeat({**shown, "tally": self.tally.details, **({"turns": turns} if turns else {})})
+        held = self.claims.held
+        claim = {"claim": held.model_dump(mode="json", exclude_defaults=True)} if held else {}
+        activity.heartbeat({**shown, "tally": self.tally.details, **({"turns": turns} if turns else {}), **claim})
 
     async def _beat_on(self) -> None:
         await asyncio.sleep(FIRST)

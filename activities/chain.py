@@ -80,6 +80,10 @@ class Chain:
         """What the next attempt finds where this one ends without a fault of its model."""
         return self.turns.model_copy(update={"turn": self.place})
 
+    def named(self, label: str | None) -> Model | None:
+        """The first model of this label."""
+        return next((model for model in self.models if model.label == label), None)
+
     def shown(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The conversation as this model can read it."""
         blind = not facts_of(self.model).images or (self.text_only and self.model.images is None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -72,13 +72,26 @@ def make_client() -> HttpClient:
     )
 
 
-@asynccontextmanager
-async def post(
+def post(
     client: HttpClient, url: str, headers: Mapping[str, str], body: Mapping[str, Any], first_byte: float
-) -> AsyncIterator[Received]:
+) -> AbstractAsyncContextManager[Received]:
     """Send a JSON body; the headers of the answer must come within `first_byte` seconds. Raises ProviderError."""
+    return _answered(client, "POST", url, headers, dict(body), first_byte)
+
+
+def get(
+    client: HttpClient, url: str, headers: Mapping[str, str], first_byte: float
+) -> AbstractAsyncContextManager[Received]:
+    """Ask without a body; the headers of the answer must come within `first_byte` seconds. Raises ProviderError."""
+    return _answered(client, "GET", url, headers, None, first_byte)
+
+
+@asynccontextmanager
+async def _answered(
+    client: HttpClient, method: str, url: str, headers: Mapping[str, str], body: object, first_byte: float
+) -> AsyncIterator[Received]:
     try:
-        request = client.build_request("POST", url, headers=dict(headers), json=dict(body))
+        request = client.build_request(method, url, headers=dict(headers), json=body)
         try:
             async with asyncio.timeout(first_byte):
                 response = await client.send(request, stream=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -20,9 +20,10 @@ from activities.chain import Chain, chain_for
 from activities.earlier import spent_after_reset
 from activities.exchange import Exchange
 from activities.prices import affordable_output, cost_of, plain
-from activities.replies import Asked, estimate_tokens, recorded
+from activities.replies import Asked, recorded
 from activities.shutdown import until_stopping
 from activities.stores.base import BlobStore
+from activities.token_counts import Calibration
 from activities.transcript import Contexts, Transcripts, chain_of
 from perdure.agent import AgentSpec
 from perdure.contracts import NOTHING, ModelInput, ModelOutput
@@ -63,6 +64,7 @@ class ModelActivities:
         self._contexts = contexts
         self._store = store
         self._bus = bus
+        self._calibration = Calibration()
 
     @activity.defn(name="call_model")
     async def call_model(self, task: ModelInput) -> ModelOutput:
@@ -73,24 +75,33 @@ class ModelActivities:
             beats.voice = Voice(self._bus, context, run, task.conversation.count)
             messages = await self._transcripts.load(task.conversation, self._client, run)
             chain = chain_for(context.spec, messages, beats.turns, beats.tally.before)
-            model, beats.turns = chain.model, chain.turns
+            model = chain.model
+            if other := chain.named(beats.claims.other_than(model.label)):
+                await self._exchange.abandon(other, beats.claims)
+            beats.claims.keeps_only(model.label)
+            # What this attempt takes over is no loss.
+            chain = chain_for(context.spec, messages, beats.turns, beats.tally.before)
+            beats.turns = chain.turns
             try:
                 prepared, tokens = await self._prepare(context.spec, chain, messages, task, beats.tally.before)
                 if isinstance(prepared, Over):
                     lost = _lost(chain, beats.tally.before)
                     return ModelOutput(message=NOTHING, over=prepared.reason, short=plain(prepared.short), **lost)
                 beats.tally.asks(tokens)
-                asking = self._exchange.complete(model, prepared, beats.text, whatever=_is_last())
+                asking = self._exchange.complete(model, prepared, beats.text, beats.claims, whatever=_is_last())
                 reply = await until_stopping(asking)
             except asyncio.CancelledError:
                 if not _is_given_up():
                     beats.turns = chain.interrupted
                     raise
                 beats.tally.gives_up()
+                await self._exchange.abandon(model, beats.claims)
                 return ModelOutput(message=NOTHING, **_lost(chain, beats.tally.used))
             except ProviderError as error:
                 handover = chain.after(error, time.time())
                 beats.turns = handover.turns if handover else chain.turns
+                if handover is None or _is_last() or beats.turns.turn != chain.place:
+                    await self._exchange.abandon(model, beats.claims)
                 details = {"message": NOTHING, **_lost(chain, beats.tally.used)}
                 pause = handover.pause if handover else None
                 # From None: the client's chain would not fit a failure.
@@ -99,7 +110,9 @@ class ModelActivities:
                 beats.turns = chain.interrupted
                 raise
             # The reply is paid for.
-            asked = Asked(context.spec, model, prepared, task.first_call)
+            if reply.usage is not None:
+                self._calibration.learn(model, prepared, reply.usage.input_tokens)
+            asked = Asked(context.spec, model, prepared, task.first_call, tokens)
             output = await self._recorded(asked, reply)
             output = output.model_copy(update=await self._lost_before(chain, beats.tally.before, task))
         self._transcripts.remember(run, output.message)
@@ -129,7 +142,17 @@ class ModelActivities:
         """
         model, max_tokens = chain.model, None
         whole = [await self._whole(message) if _refers(message) else message for message in chain.shown(messages)]
-        estimate = estimate_tokens(spec.instructions, whole, [t.parameters for t in spec.tools])
+        request = ModelRequest(
+            model=model.name,
+            instructions=spec.instructions,
+            messages=tuple(whole),
+            tools=tuple(ToolDefinition(t.name, t.description, t.parameters) for t in spec.tools),
+            tool_choice=task.tool_choice,
+            parallel_tools=spec.parallel_tools,
+            output_schema=spec.output_schema,
+            params=model.params,
+        )
+        estimate = self._calibration.estimate(model, request)
         if task.tokens_left is not None:
             max_tokens = task.tokens_left - before.total - estimate
             if max_tokens < 1:
@@ -140,18 +163,7 @@ class ModelActivities:
                 return bought, estimate
             if bought < MOST_OUTPUT:  # more than any model says would be refused by those that say less
                 max_tokens = min(bought, max_tokens if max_tokens is not None else bought)
-        request = ModelRequest(
-            model=model.name,
-            instructions=spec.instructions,
-            messages=tuple(whole),
-            tools=tuple(ToolDefinition(t.name, t.description, t.parameters) for t in spec.tools),
-            tool_choice=task.tool_choice,
-            parallel_tools=spec.parallel_tools,
-            output_schema=spec.output_schema,
-            max_tokens=max_tokens,
-            params=model.params,
-        )
-        return request, estimate
+        return replace(request, max_tokens=max_tokens), estimate
 
     async def _whole(self, message: Message) -> Message:
         return message.model_copy(update={"parts": await resolve_parts(message.parts, self._store)})

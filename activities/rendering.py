@@ -1,4 +1,4 @@
-"""What a tool returned or raised, as text for a model: bounded, clean, and never failing."""
+"""What a tool returned or raised, as parts for a model: bounded, clean, and never failing."""
 
 from __future__ import annotations
 
@@ -7,8 +7,30 @@ from typing import Any
 from pydantic_core import to_json, to_jsonable_python
 
 from perdure.canonical import clean, clean_text
+from perdure.media import MOST_BESIDE, Document, Image, in_words
+from perdure.messages import UserPart, text
 
 ERROR_CHARS = 2_000
+
+
+def render_parts(value: Any, most: int) -> tuple[UserPart, ...]:
+    """A value as parts: images and documents, alone or in a list, each behind words for it; everything else as text.
+
+    `most` are the characters of all its text; beside images and documents it is less.
+    """
+    items = value if isinstance(value, list | tuple) else (value,)
+    if not any(isinstance(item, Image | Document) for item in items):
+        return text(render_value(value, most))
+    most = min(most, MOST_BESIDE)
+    parts: list[UserPart] = []
+    for item in items:
+        if isinstance(item, Image | Document):
+            parts += [*text(in_words(item.part)), item.part]
+        else:
+            body = render_value(item, most)
+            most = max(0, most - len(body))
+            parts += text(body)
+    return tuple(parts)
 
 
 def render_value(value: Any, most: int) -> str:

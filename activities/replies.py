@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -16,10 +16,19 @@ from activities.prices import cost_of, known_cost, plain
 from activities.stores.base import BlobStore
 from activities.tally import CHARS
 from perdure.agent import AgentSpec
+from perdure.answers import read_answer
 from perdure.arguments import check_arguments, parse_arguments
 from perdure.canonical import clean, clean_text
 from perdure.contracts import MOST_CALLS, OFFLOAD_CHARS, OUTPUT_LIMIT, ModelOutput
-from perdure.messages import AssistantMessage, AssistantPart, CallPart, Message, TextPart, ThinkingPart, Usage, text_of
+from perdure.messages import (
+    AssistantMessage,
+    AssistantPart,
+    CallPart,
+    TextPart,
+    ThinkingPart,
+    Usage,
+    text_of,
+)
 from perdure.model import Model
 from perdure.model_call import Finish, ModelReply, ModelRequest, RawCall, RawText
 from perdure.tools import ToolSpec
@@ -49,6 +58,8 @@ class Asked:
     request: ModelRequest
     first_call: int
     """Number of the first call of the reply."""
+    sent: int
+    """About how many tokens the request is."""
 
 
 async def recorded(asked: Asked, reply: ModelReply, store: BlobStore) -> ModelOutput:
@@ -70,7 +81,7 @@ async def recorded(asked: Asked, reply: ModelReply, store: BlobStore) -> ModelOu
     most, kept = (OFFLOAD_CHARS, PREVIEW) if number > first else (OUTPUT_LIMIT, OUTPUT_LIMIT - 100)
     shrunk = await shrink_parts(tuple(parts), store, most, kept)
     message = AssistantMessage(role="assistant", parts=shrunk, id=secrets.token_urlsafe(6))
-    usage = reply.usage or _estimated(asked.request, message)
+    usage = reply.usage or _estimated(asked, message)
     cost = cost_of(asked.model, usage)
     structured, misfit = _structure(spec.output_schema, message, reply)
     return ModelOutput(
@@ -131,28 +142,15 @@ def _structure(schema: dict[str, Any] | None, message: AssistantMessage, reply: 
     """The answer as an object where a schema is asked for, and why it does not fit."""
     if schema is None or message.calls or reply.finish is not Finish.STOP:
         return None, None
-    parsed = parse_arguments("".join(p.text for p in reply.parts if isinstance(p, RawText)))
-    if parsed.error is not None or parsed.value is None:
-        return None, "it must be nothing but one JSON object that fits the given schema"
-    checked = check_arguments(schema, parsed.value)
-    return (None, f"it does not fit the schema: {checked.error}") if checked.error else (checked.value, None)
+    answer = read_answer("".join(p.text for p in reply.parts if isinstance(p, RawText)), schema)
+    return answer.value, answer.misfit
 
 
-def _sent_tokens(request: ModelRequest) -> int:
-    return estimate_tokens(request.instructions, request.messages, [t.parameters for t in request.tools])
-
-
-def estimate_tokens(instructions: str, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> int:
-    """About how many tokens a request is."""
-    said = len(instructions) + sum(len(text_of(message)) for message in messages)
-    return (said + sum(len(json.dumps(dict(parameters))) for parameters in tools)) // CHARS
-
-
-def _estimated(request: ModelRequest, message: AssistantMessage) -> Usage:
-    """Four characters a token, where a provider reports nothing."""
+def _estimated(asked: Asked, message: AssistantMessage) -> Usage:
+    """What was sent by the estimate, and four characters a token of the answer, where a provider reports nothing."""
     sizes = (call.whole.size if call.whole else len(json.dumps(call.arguments)) for call in message.calls)
     received = len(text_of(message)) + sum(sizes)
-    return Usage(input_tokens=_sent_tokens(request) + 1, output_tokens=received // CHARS + 1)
+    return Usage(input_tokens=asked.sent, output_tokens=received // CHARS + 1)
 
 
 def _details(details: Mapping[str, Any] | None, model: Model) -> dict[str, Any] | None:

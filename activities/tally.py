@@ -23,6 +23,7 @@ class Tally:
         """`details` are the heartbeat details that this attempt has found."""
         self.before = tally_of(details)
         """Of earlier attempts."""
+        self._all = self.before
         self._asked = 0
         self._sent = 0
         self._said = 0
@@ -35,6 +36,14 @@ class Tally:
         """The provider has answered something; what is no text (a piece of a call, of reasoning) counts as a token."""
         self._sent = self._asked
         self._said += len(text) or CHARS
+
+    def resumes(self, before: Usage) -> None:
+        """What the last attempt has used is no loss: this one takes over its reply. `before` is of those before it."""
+        self.before = before
+
+    def begins_anew(self) -> None:
+        """It was a loss after all."""
+        self.before = self._all
 
     def gives_up(self) -> None:
         """Nobody will learn whether the provider has begun to answer, so it counts as if it had."""

@@ -17,7 +17,7 @@ from activities.blobs import BRIEF, patiently, resolve_arguments, shrink_parts
 from activities.earlier import recorded
 from activities.policies import Policies
 from activities.registry import Registry
-from activities.rendering import jsonable, render_error, render_value, trim
+from activities.rendering import jsonable, render_error, render_parts, trim
 from activities.shutdown import until_stopping
 from activities.stores.base import BlobStore, StoreDown
 from activities.tool_threads import Outcome, TimedOut, ToolThreads
@@ -26,7 +26,8 @@ from perdure.arguments import ArgumentError
 from perdure.canonical import digest
 from perdure.contracts import OFFLOAD_CHARS, RunContext, ToolInput, ToolOutput
 from perdure.errors import RetryTool
-from perdure.messages import ToolMessage, UserPart, text
+from perdure.media import too_large
+from perdure.messages import TextPart, ToolMessage, UserPart, text
 from perdure.tools import REPEATABLE, Tool, ToolContext, ToolSpec
 
 _CHANGED = (
@@ -154,18 +155,20 @@ class ToolActivities:
     async def _settle(self, task: ToolInput, spec: ToolSpec, outcome: Outcome) -> ToolOutput:
         error = outcome.error
         if error is None:
-            body = render_value(outcome.value, spec.max_result_chars)
-            return await self._finish(task, body, structured=jsonable(outcome.value) if spec.final else None)
+            parts = render_parts(outcome.value, spec.max_result_chars)
+            if (problem := too_large(parts)) is not None:
+                return await self._fail(task, f"{task.tool} was executed, but what it returned is too large: {problem}")
+            return await self._finish(task, parts, structured=jsonable(outcome.value) if spec.final else None)
         if isinstance(error, RetryTool) and spec.effect in REPEATABLE and activity.info().attempt < spec.attempts:
             raise ApplicationError(
                 render_error(error), type="RetryTool", next_retry_delay=timedelta(seconds=max(0.001, error.delay))
             ) from None
-        return await self._finish(task, trim(render_error(error), spec.max_result_chars), error=True)
+        return await self._fail(task, trim(render_error(error), spec.max_result_chars))
 
     async def _timed_out(self, task: ToolInput, spec: ToolSpec) -> ToolOutput:
         why = f"{task.tool} did not end within {spec.timeout.total_seconds():g} s"
         if spec.effect in REPEATABLE:
-            return await self._finish(task, why, error=True)
+            return await self._fail(task, why)
         return ToolOutput(status="unknown", why=why)
 
     async def _cancelled(self, task: ToolInput, spec: ToolSpec) -> ToolOutput:
@@ -178,16 +181,20 @@ class ToolActivities:
         return ToolOutput(status="unknown", why="its worker was stopped while it ran")
 
     async def _refuse(self, task: ToolInput, why: str) -> ToolOutput:
-        return await self._finish(task, f"not executed: {why}", error=True)
+        return await self._fail(task, f"not executed: {why}")
 
-    async def _finish(self, task: ToolInput, body: str, *, error: bool = False, structured: Any = None) -> ToolOutput:
-        parts: tuple[UserPart, ...] = text(f"{task.note or ''}{body}")
+    async def _fail(self, task: ToolInput, why: str) -> ToolOutput:
+        return await self._finish(task, text(why), error=True)
+
+    async def _finish(
+        self, task: ToolInput, parts: tuple[UserPart, ...], *, error: bool = False, structured: Any = None
+    ) -> ToolOutput:
+        parts = _after(task.note or "", parts)
         try:
             parts = await shrink_parts(parts, self._store)
         except StoreDown as problem:  # a full disk must not hide that the deed was done
             activity.logger.error("the result of %s is cut, for it cannot be kept: %s", task.tool, problem)
-            cut = f"{trim(body, OFFLOAD_CHARS // 2)}\n[the rest was lost: it could not be stored]"
-            parts = text(f"{task.note or ''}{cut}")
+            parts = tuple(_cut(part) for part in parts)
         message = ToolMessage(role="tool", call=task.call, parts=parts, error=error, id=secrets.token_urlsafe(6))
         self._transcripts.remember(chain_of(task.run), message)
         return ToolOutput(message=message, structured=structured)
@@ -209,6 +216,21 @@ class ToolActivities:
         own = agent.tool_defaults if agent else None
         defaults = own.over(self._registry.defaults) if own else self._registry.defaults
         return digest(tool.with_defaults(defaults).definition)
+
+
+def _after(note: str, parts: tuple[UserPart, ...]) -> tuple[UserPart, ...]:
+    """The parts with the note before their text."""
+    if parts and isinstance(first := parts[0], TextPart):
+        return (*text(f"{note}{first.text}"), *parts[1:])
+    return (*text(note), *parts)
+
+
+def _cut(part: UserPart) -> UserPart:
+    """What is left of a part that cannot be kept."""
+    if not isinstance(part, TextPart) or len(part.text) < OFFLOAD_CHARS:
+        return part
+    shorter = f"{trim(part.text, OFFLOAD_CHARS // 2)}\n[the rest was lost: it could not be stored]"
+    return TextPart(type="text", text=shorter)
 
 
 def _digest(task: ToolInput) -> str:

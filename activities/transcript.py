@@ -18,7 +18,7 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.agent import AgentSpec
 from perdure.contracts import ConversationRef, RunContext
-from perdure.messages import MESSAGES, Message, text_of
+from perdure.messages import MESSAGES, Message, media_of, text_of
 
 DEFAULT_BYTES = 256 * 1024 * 1024
 OVERHEAD = 400
@@ -102,7 +102,7 @@ class Transcripts:
         # A conversation only grows, so what was measured is not measured again.
         known = before if before is not None and _begins_with(messages, before.messages) else _Entry([], 0)
         fresh = messages[len(known.messages) :]
-        entry = _Entry(messages, known.size + sum(OVERHEAD + len(text_of(message)) for message in fresh))
+        entry = _Entry(messages, known.size + sum(map(_size, fresh)))
         self._entries[key] = entry
         self._size += entry.size
         while self._size > self._most and len(self._entries) > 1:
@@ -165,3 +165,8 @@ def chain_of(run: str | None) -> str:
 def _given(value: str | None) -> str:
     assert value is not None, "these activities run inside workflows only"
     return value
+
+
+def _size(message: Message) -> int:
+    """About how many bytes it takes."""
+    return OVERHEAD + len(text_of(message)) + sum(len(part.base64 or "") for part in media_of(message))

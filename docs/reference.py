@@ -13,7 +13,7 @@ PAGE = HERE / "reference.md"
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Agents": ("Agent", "Model", "Price", "Router", "RoutingRule", "Limits", "ToolLoop"),
-    "Tools": ("tool", "Tool", "ToolContext", "ToolDefaults", "RetryTool", "ask_human", "human"),
+    "Tools": ("tool", "Tool", "ToolContext", "ToolDefaults", "RetryTool", "Image", "Document", "ask_human", "human"),
     "Approvals": (
         "Approval",
         "Escalation",

@@ -21,6 +21,7 @@ from perdure.errors import (
     Unreachable,
 )
 from perdure.limits import Limits
+from perdure.media import Document, Image
 from perdure.model import Model, Price
 from perdure.model_call import ModelReply, ModelRequest
 from perdure.notification import Notification
@@ -43,8 +44,10 @@ __all__ = [
     "Approval",
     "Client",
     "ConfigError",
+    "Document",
     "Escalation",
     "Handle",
+    "Image",
     "InvalidInput",
     "Limits",
     "MessageRefused",

@@ -156,7 +156,7 @@ class ModelOutput(Record):
     message: AssistantMessage
     usage: Usage = Usage()
     cost: str = "0"
-    finish: Literal["stop", "length", "filtered", "refused"] = "stop"
+    finish: Literal["stop", "length", "filtered", "refused", "paused"] = "stop"
     announced: bool = False
     structured: Any = None
     misfit: str | None = None

@@ -147,6 +147,11 @@ def text_of(message: Message) -> str:
     )
 
 
+def media_of(message: Message) -> list[ImagePart | DocumentPart]:
+    """The pictures and documents of a message."""
+    return [part for part in message.parts if isinstance(part, ImagePart | DocumentPart)]
+
+
 def text(value: str) -> tuple[TextPart, ...]:
     """A single text part, or none for the empty string."""
     return (TextPart(type="text", text=value),) if value else ()

@@ -43,6 +43,8 @@ class Finish(StrEnum):
     LENGTH = "length"
     FILTERED = "filtered"
     REFUSED = "refused"
+    PAUSED = "paused"
+    """The server is not done with its own tools: the same conversation, asked again, goes on."""
 
 
 @dataclass(frozen=True)

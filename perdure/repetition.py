@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from perdure.agent import AgentSpec
 from perdure.canonical import canonical_json
-from perdure.messages import BlobPart, CallPart, ToolMessage, text_of
+from perdure.messages import BlobPart, CallPart, ToolMessage, media_of, text_of
 from perdure.tools import REPEATABLE
 
 LOOKED_AT = 4_000
@@ -91,7 +91,8 @@ def _arguments(call: CallPart) -> str:
 
 
 def _text(message: ToolMessage) -> str:
-    return "".join([text_of(message), *(part.digest for part in message.parts if isinstance(part, BlobPart))])
+    kept = [part.digest for part in message.parts if isinstance(part, BlobPart)]
+    return "".join([text_of(message), *kept, *(_mark(part.base64 or part.url or "") for part in media_of(message))])
 
 
 def _mark(*words: str) -> str:

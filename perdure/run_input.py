@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import re
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from perdure.agent import OutputSchema
 from perdure.limits import LimitsOverride
+from perdure.media import checked, too_large
 from perdure.messages import DocumentPart, ImagePart, TextPart
 from perdure.settings import must
 
 GivenPart = TextPart | ImagePart | DocumentPart
-Shown = TypeVar("Shown", ImagePart, DocumentPart)
-
-_ADDRESS = re.compile(r"https?://[^\s/]\S*|data:\S+")
 
 
 def _parts(value: Any) -> Any:
@@ -34,27 +30,10 @@ def _part(value: Any) -> GivenPart:
         case {"type": "text"}:
             return TextPart.model_validate(value)
         case ImagePart() | {"type": "image"}:
-            return _shown(ImagePart.model_validate(value))
+            return checked(ImagePart.model_validate(value))
         case DocumentPart() | {"type": "document"}:
-            return _shown(DocumentPart.model_validate(value))
+            return checked(DocumentPart.model_validate(value))
     raise ValueError("must be an object whose 'type' is 'text', 'image' or 'document'")
-
-
-def _shown(part: Shown) -> Shown:
-    if (part.url is None) == (part.base64 is None):
-        raise ValueError(f"{'an' if part.type == 'image' else 'a'} {part.type} needs either 'url' or 'base64'")
-    if part.url is not None and not _ADDRESS.fullmatch(part.url):
-        raise ValueError("url: must begin with http://, https:// or data:")
-    if part.base64 is not None and not _is_base64(part.base64):
-        raise ValueError("base64: must be its bytes in base64, without spaces")
-    return part
-
-
-def _is_base64(text: str) -> bool:
-    try:
-        return bool(base64.b64decode(text, validate=True))
-    except ValueError:
-        return False
 
 
 def _not_blank(parts: list[GivenPart]) -> list[GivenPart]:
@@ -63,8 +42,20 @@ def _not_blank(parts: list[GivenPart]) -> list[GivenPart]:
     return parts
 
 
+def _sendable(parts: list[GivenPart]) -> list[GivenPart]:
+    if (problem := too_large(parts)) is not None:
+        raise ValueError(f"{problem}; give an address ('url') or something smaller")
+    return parts
+
+
 PromptPart = Annotated[GivenPart, BeforeValidator(_part)]
-Parts = Annotated[list[PromptPart], BeforeValidator(_parts), Field(min_length=1), AfterValidator(_not_blank)]
+Parts = Annotated[
+    list[PromptPart],
+    BeforeValidator(_parts),
+    Field(min_length=1),
+    AfterValidator(_not_blank),
+    AfterValidator(_sendable),
+]
 
 
 class GivenMessage(BaseModel):

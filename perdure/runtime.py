@@ -16,7 +16,7 @@ class Reply:
     """One reply of a model, recorded."""
 
     message: AssistantMessage
-    finish: Literal["stop", "length", "filtered", "refused"] = "stop"
+    finish: Literal["stop", "length", "filtered", "refused", "paused"] = "stop"
     announced: bool = False
     """The provider said that it stopped for tool calls."""
     structured: Any = None

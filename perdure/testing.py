@@ -20,7 +20,7 @@ Step = dict[str, Any]
 
 STEP = "a reply of reply(...), calls(...) or failure(...)"
 
-Finish = Literal["stop", "length", "filtered", "refused"]
+Finish = Literal["stop", "length", "filtered", "refused", "paused"]
 
 
 def reply(words: str = "", *, finish: Finish = "stop") -> Step:

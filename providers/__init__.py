@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from providers import counting
 from providers.anthropic.provider import Anthropic
 from providers.chat.provider import ChatCompletions
 from providers.chat.request import Quirks
+from providers.embeddings import GeminiEmbeddings, OpenAIEmbeddings
 from providers.entry import ProviderEntry
 from providers.gemini.provider import Gemini
 from providers.presets import PRESETS
@@ -22,6 +24,8 @@ _VENDORS = (
         default_base_url="https://api.openai.com/v1",
         base_url_env="OPENAI_BASE_URL",
         api_key_env="OPENAI_API_KEY",
+        embeddings=OpenAIEmbeddings(),
+        counting=counting.RESPONSES,
     ),
     ProviderEntry(
         name="openai-chat",
@@ -29,6 +33,7 @@ _VENDORS = (
         default_base_url="https://api.openai.com/v1",
         base_url_env="OPENAI_BASE_URL",
         api_key_env="OPENAI_API_KEY",
+        embeddings=OpenAIEmbeddings(),
     ),
     ProviderEntry(
         name="anthropic",
@@ -36,6 +41,7 @@ _VENDORS = (
         default_base_url="https://api.anthropic.com",
         base_url_env="ANTHROPIC_BASE_URL",
         api_key_env="ANTHROPIC_API_KEY",
+        counting=counting.ANTHROPIC,
     ),
     ProviderEntry(
         name="gemini",
@@ -44,6 +50,8 @@ _VENDORS = (
         base_url_env="GEMINI_BASE_URL",
         api_key_env="GEMINI_API_KEY",
         key_header="x-goog-api-key",
+        embeddings=GeminiEmbeddings(),
+        counting=counting.GEMINI,
     ),
     ProviderEntry(name="scripted", provider=Scripted(), key_required=False),
     ProviderEntry(name="recorded", provider=None, key_required=False),

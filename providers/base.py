@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from perdure.model_call import ModelReply, ModelRequest
 
@@ -18,9 +18,11 @@ class WireRequest:
     """An HTTP request without host or credentials."""
 
     path: str
-    body: Mapping[str, Any]
+    body: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     stream: bool = True
+    method: str = "POST"
+    """`GET` has no body."""
 
 
 @dataclass(frozen=True)
@@ -103,4 +105,27 @@ class Provider(Protocol):
 
     def failure(self, response: WireResponse, now: float) -> Exception:
         """The ProviderError of a response with another status; `now` (epoch seconds) is for Retry-After dates."""
+        ...
+
+
+@runtime_checkable
+class BackgroundFold(Fold, Protocol):
+    """A fold of a reply that the server may go on with though nobody listens."""
+
+    ticket: Mapping[str, str] | None
+    """What to ask for it by, once the server has said that it does; None where it does not."""
+    after: int | None
+    """The number of the last event that was fed; None before the first."""
+
+
+@runtime_checkable
+class BackgroundProvider(Provider, Protocol):
+    """A wire format in which a reply can be asked for again."""
+
+    def resumed(self, ticket: Mapping[str, str], after: int | None) -> WireRequest:
+        """The request for the rest of a reply, from the event behind `after` on; with None for all of its events."""
+        ...
+
+    def cancelled(self, ticket: Mapping[str, str]) -> WireRequest:
+        """The request that ends a reply which nobody wants any more."""
         ...

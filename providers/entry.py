@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from providers.base import Provider
+from providers.counting import Counting
+from providers.embeddings import EmbeddingFormat
 from providers.scripted import Scripted
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -31,6 +33,10 @@ class ProviderEntry:
     """Further headers; like the address they may name variables of the worker: `${NAME}`, or `${NAME:-default}`."""
     path: str | None = None
     """In place of the path of its format."""
+    embeddings: EmbeddingFormat | None = None
+    """How it makes vectors of texts; None where it does not."""
+    counting: Counting | None = None
+    """How it counts the tokens of a request; None where it does not."""
 
     @property
     def variables(self) -> frozenset[str]:

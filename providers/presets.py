@@ -7,10 +7,13 @@ from typing import Any
 
 from providers.chat.provider import ChatCompletions
 from providers.chat.request import Quirks
+from providers.embeddings import OpenAIEmbeddings
 from providers.entry import ProviderEntry
 
 LOCAL = Quirks(merge_turns=True)
 """Chat templates of open models demand turns that alternate."""
+ANYBODY = OpenAIEmbeddings(most_texts=10)
+"""As few texts in one request as the strictest of the servers that are known takes."""
 
 
 def preset(name: str, default_base_url: str | None, api_key_env: str, **facts: Any) -> ProviderEntry:
@@ -18,6 +21,7 @@ def preset(name: str, default_base_url: str | None, api_key_env: str, **facts: A
     quirks: Quirks = facts.pop("quirks", Quirks())
     variable = f"{name.upper().replace('-', '_')}_BASE_URL"
     provider = ChatCompletions(name, quirks)
+    facts.setdefault("embeddings", OpenAIEmbeddings())
     return ProviderEntry(name, provider, default_base_url, variable, api_key_env, **facts)
 
 
@@ -28,16 +32,23 @@ _PORTKEY: Mapping[str, str] = {
 }
 
 PRESETS: tuple[ProviderEntry, ...] = (
-    preset("compatible", None, "COMPATIBLE_API_KEY", key_required=False, quirks=LOCAL),
+    preset("compatible", None, "COMPATIBLE_API_KEY", key_required=False, quirks=LOCAL, embeddings=ANYBODY),
     # Vendors.
     preset(
         "deepseek",
         "https://api.deepseek.com",
         "DEEPSEEK_API_KEY",
         quirks=Quirks(reasoning="require", output="json_object"),
+        embeddings=None,
     ),
-    preset("groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY"),
-    preset("moonshot", "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", quirks=Quirks(reasoning="require")),
+    preset("groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY", embeddings=None),
+    preset(
+        "moonshot",
+        "https://api.moonshot.ai/v1",
+        "MOONSHOT_API_KEY",
+        quirks=Quirks(reasoning="require"),
+        embeddings=None,
+    ),
     preset("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
     # Servers of one's own.
     preset("ollama", "http://localhost:11434/v1", "OLLAMA_API_KEY", key_required=False),
@@ -50,6 +61,7 @@ PRESETS: tuple[ProviderEntry, ...] = (
         "PROVIDER_API_KEY",
         key_required=False,
         headers={"cf-aig-authorization": "Bearer ${CLOUDFLARE_API_TOKEN}"},
+        embeddings=None,
     ),
     # Its plugin for keys does not look into `authorization`.
     preset("kong", None, "KONG_API_KEY", key_required=False, key_header="apikey", path=""),

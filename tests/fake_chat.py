@@ -27,6 +27,7 @@ class FakeChat:
     base_url: str = ""
     requests: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     dropped: int = 0
     """Connections that the other side closed before its reply was complete."""
 
@@ -42,6 +43,7 @@ class FakeChat:
             body = json.loads(await reader.readexactly(int(headers.get("content-length", 0))))
             self.requests.append(body)
             self.headers.append(headers)
+            self.paths.append(head.split()[1])
             item = self.answers[min(len(self.requests), len(self.answers)) - 1]
             await self._answer(item(body) if callable(item) else item, writer)
         except (ConnectionError, asyncio.IncompleteReadError):

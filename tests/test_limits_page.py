@@ -31,6 +31,7 @@ from perdure import (
     embedded,
     excerpt,
     limits,
+    media,
     repetition,
     run_input,
     shared_store,
@@ -38,6 +39,7 @@ from perdure import (
 )
 from perdure import model as models
 from perdure.durations import parse_duration
+from perdure.strategies import tool_loop
 from perdure.strategies.parameters import ToolLoop
 from perdure.testing import scripted
 from perdure.worker_settings import WorkerSettings
@@ -50,9 +52,9 @@ CELLS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.
 ROWS = {cells[0].strip("`"): cells[1:] for cells in CELLS}
 
 MODULES = (
-    beats, breakers, calls, checks, client, contracts, exchange, excerpt, http, inbox, limits, model, models, options,
-    policies, rendering, repetition, replies, resolve, retry_after, run_input, runtime, shared_store, shutdown,
-    sse, state, transcript, views,
+    beats, breakers, calls, checks, client, contracts, exchange, excerpt, http, inbox, limits, media, model, models,
+    options, policies, rendering, repetition, replies, resolve, retry_after, run_input, runtime, shared_store, shutdown,
+    sse, state, tool_loop, transcript, views,
 )  # fmt: skip
 
 CONSTANTS = [name for name in ROWS if re.fullmatch(r"[A-Z_]+", name) and not name.startswith("PERDURE_")]

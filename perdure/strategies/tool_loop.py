@@ -11,11 +11,14 @@ IDLE = (
     "Your last replies brought nothing new: the same calls, or nearly the same, with errors or results that you have. "
     "Do something else, or answer with what you know."
 )
+MOST_PAUSES = 10
+"""How often in a row a server may pause over tools of its own; each time is a step."""
 MISSING = "You announced a tool call but sent none. Send the call, or answer the user."
 
 
 async def tool_loop(rt: Runtime, params: ToolLoop) -> Ending:
     """Run the tools a model asks for until it answers without asking; then check the answer and end."""
+    pauses = 0
     while True:
         if calls := rt.open_calls():
             results = await rt.tools(calls, max_repeats=params.max_repeats)
@@ -24,8 +27,12 @@ async def tool_loop(rt: Runtime, params: ToolLoop) -> Ending:
                 return Ending(outcome=Outcome.SUCCESS, output=text, structured=final.structured)
             if stuck := _stuck(rt, params, rt.idle("", list(zip(calls, results, strict=False)))):
                 return stuck
-        fresh = rt.take_said() or len(rt.messages) <= 1
+        # A turn that goes on takes no word in between: it would end what the server has not finished.
+        fresh = not pauses and (rt.take_said() or len(rt.messages) <= 1)
         reply = await rt.model(tool_choice=rt.spec.tool_choice if fresh else "auto")
+        pauses = pauses + 1 if reply.finish == "paused" and not reply.calls else 0
+        if 0 < pauses <= MOST_PAUSES:
+            continue
         if reply.calls:
             if reply.finish == "length" and rt.count("cut") > params.max_cut:
                 await rt.tools(reply.calls, max_repeats=params.max_repeats)  # answered with why they did not run
@@ -58,6 +65,7 @@ _UNFINISHED = {
     "length": (Outcome.NO_SOLUTION, "truncated"),
     "filtered": (Outcome.BLOCKED, "filtered"),
     "refused": (Outcome.NO_SOLUTION, "refused"),
+    "paused": (Outcome.NO_SOLUTION, "paused"),
 }
 
 
@@ -71,7 +79,7 @@ def _stuck(rt: Runtime, params: ToolLoop, idle: int) -> Ending | None:
 
 
 def _nothing(reply: Reply) -> tuple[str, str] | None:
-    if reply.finish in {"filtered", "refused"}:
+    if reply.finish in {"filtered", "refused", "paused"}:
         return None
     if reply.announced:
         return "missing_call", MISSING

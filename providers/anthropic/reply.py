@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,12 @@ _FINISH: Mapping[str, Finish] = {
     "max_tokens": Finish.LENGTH,
     "model_context_window_exceeded": Finish.LENGTH,
     "refusal": Finish.REFUSED,
+    "pause_turn": Finish.PAUSED,
 }
+_OF_THE_SERVER = ("_tool_use", "_tool_result")
+"""How the types of blocks end that belong to the server's own tools."""
+_MOST_OF_THE_SERVER = 400_000
+"""Characters of such blocks that are kept of one reply, the last ones: the history carries them."""
 
 
 @dataclass
@@ -32,6 +38,11 @@ class _Block:
     signature: str = ""
     pieces: list[str] = field(default_factory=list)
     """JSON text of a call's arguments."""
+
+    @property
+    def is_servers(self) -> bool:
+        """It is a call of a tool that the server runs, or what came of one."""
+        return self.type.endswith(_OF_THE_SERVER)
 
     def part(self, provider: str) -> RawText | RawThinking | RawCall | None:
         """What the block means in our vocabulary; None where it is empty or of a type that we do not know."""
@@ -49,7 +60,14 @@ class _Block:
                 arguments=self._arguments(),
                 details=origin | ({"id": call_id} if call_id else {}),
             )
-        return None
+        return RawThinking("", {**origin, "block": self._as_it_came()}) if self.is_servers else None
+
+    def _as_it_came(self) -> Mapping[str, Any]:
+        try:
+            given = json.loads("".join(self.pieces), strict=False)
+        except (ValueError, RecursionError):
+            given = None
+        return {**self.start, "input": given} if isinstance(given, dict) else self.start
 
     def _arguments(self) -> str | Mapping[str, Any]:
         if text := clean("".join(self.pieces)).strip():
@@ -123,13 +141,7 @@ class MessageReply:
     def reply(self) -> ModelReply:
         """What was gathered; no stop_reason counts as a stop, one that cannot be an end of a reply is an error."""
         reason = self._reason or "end_turn"
-        parts = [part for block in self._blocks if (part := block.part(self._provider))]
-        if reason == "pause_turn":
-            raise ProviderError(
-                ErrorKind.INVALID_REQUEST,
-                f"{self._provider}: the server paused a long turn of its own tools (pause_turn), which cannot be "
-                "continued; give them less to do (max_uses) or remove them from the model's params",
-            )
+        parts = self._parts()
         if reason not in _FINISH:
             raise ProviderError(ErrorKind.MALFORMED, f"{self._provider}: unknown stop_reason {reason[:80]!r}")
         if reason == "model_context_window_exceeded" and not parts:
@@ -140,6 +152,9 @@ class MessageReply:
             parts = [part for part in parts if not isinstance(part, RawCall)]
             if self._explanation and not any(isinstance(part, RawText) for part in parts):
                 parts.append(RawText(clean(self._explanation)))
+        if finish is Finish.PAUSED:
+            # Says when the reply goes back that no word of the user's may close it.
+            parts.append(RawThinking("", {"provider": self._provider, "paused": True}))
         return ModelReply(
             parts=tuple(parts),
             finish=finish,
@@ -147,6 +162,16 @@ class MessageReply:
             announced_calls=reason == "tool_use",
             model=self._model,
         )
+
+    def _parts(self) -> list[RawText | RawThinking | RawCall]:
+        parts, room = [], _MOST_OF_THE_SERVER
+        for block in reversed(self._blocks):
+            part = block.part(self._provider)
+            if part is not None and block.is_servers:
+                room -= len(json.dumps(part.details))
+            if part is not None and (room >= 0 or not block.is_servers):
+                parts.append(part)
+        return parts[::-1]
 
     def _take_usage(self, usage: object) -> None:
         # Every report is cumulative, and a field that is left out has not changed.

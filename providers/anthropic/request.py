@@ -29,6 +29,8 @@ LEAST_BUDGET = 1_024
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _FORCED = ("any", "tool")
+_ADDED = ("tools",)
+"""Lists of `params` that stand beside ours instead of replacing them: tools that the server runs."""
 
 Wire = dict[str, Any]
 
@@ -55,7 +57,9 @@ def build(name: str, request: ModelRequest) -> WireRequest:
     if cache is not None:
         # Tools stand before the system prompt, so that one mark covers both.
         stable = [body[field][-1] for field in ("system", "tools") if field in body]
-        for block in [*stable[:1], turns[-1]["content"][-1]]:
+        # What the server has said itself goes back as it came.
+        said = next(turn for turn in reversed(turns) if turn["role"] == "user")
+        for block in [*stable[:1], said["content"][-1]]:
             block["cache_control"] = cache
     body = _merged(body, _translated(params))
     body = _merged(body, params)
@@ -89,7 +93,7 @@ def _translated(params: Wire) -> Wire:
 
 
 def _merged(body: Wire, changes: Mapping[str, Any]) -> Wire:
-    """The changes over the body: objects deeply, and None takes a field out."""
+    """The changes over the body: objects deeply, None takes a field out, and `tools` are added."""
     made = dict(body)
     for field, value in changes.items():
         if value is None:
@@ -97,6 +101,8 @@ def _merged(body: Wire, changes: Mapping[str, Any]) -> Wire:
         elif isinstance(value, Mapping):
             known = made.get(field)
             made[field] = _merged(known if isinstance(known, dict) else {}, value)
+        elif field in _ADDED and isinstance(value, list) and field in made:
+            made[field] = [*made[field], *value]
         else:
             made[field] = value
     return made
@@ -125,10 +131,11 @@ def _budget(thinking: object) -> int | None:
 
 
 def _continues_without_thinking(turns: list[Wire]) -> bool:
-    """Whether results answer calls that were made without thinking, perhaps by another vendor's model."""
-    if turns[-1]["content"][0]["type"] != "tool_result":
+    """Whether a turn goes on that began without thinking, perhaps as another vendor's model."""
+    closes = turns[-1]["role"] == "user"
+    if closes and turns[-1]["content"][0]["type"] != "tool_result":
         return False
-    return turns[-2]["content"][0]["type"] not in ("thinking", "redacted_thinking")
+    return turns[-2 if closes else -1]["content"][0]["type"] not in ("thinking", "redacted_thinking")
 
 
 def _system(name: str, request: ModelRequest, *, told: bool) -> str:

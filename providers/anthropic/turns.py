@@ -1,11 +1,13 @@
-"""A conversation as turns of the Anthropic Messages format: user first and last, strictly alternating."""
+"""A conversation as turns of the Anthropic Messages format: strictly alternating, the user first and, but for a turn
+that the server paused, last.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from perdure.errors import ErrorKind, ProviderError
@@ -16,6 +18,7 @@ from perdure.messages import (
     DocumentPart,
     ImagePart,
     Message,
+    Part,
     SystemMessage,
     TextPart,
     ThinkingPart,
@@ -47,10 +50,13 @@ def turns_of(name: str, messages: Iterable[Message]) -> list[Wire]:
     waiting: list[tuple[str, CallPart]] = []
     results: list[Wire] = []
     shown: list[Wire] = []
-    for message in paired(m for m in messages if not isinstance(m, SystemMessage)):
+    said = paired(m for m in messages if not isinstance(m, SystemMessage))
+    paused = bool(said) and _is_paused(name, said[-1])
+    served = _served(name, said, goes_on=paused or (bool(said) and isinstance(said[-1], ToolMessage)))
+    for message in said:
         if isinstance(message, AssistantMessage):
             waiting = [(_id_of(name, call, taken), call) for call in message.calls]
-            _add(turns, "assistant", _said(name, message, waiting))
+            _add(turns, "assistant", _said(name, message, waiting, served))
         elif isinstance(message, ToolMessage):
             call_id, call = waiting.pop(0)
             result, beside = _result(name, message, call_id, call)
@@ -62,7 +68,7 @@ def turns_of(name: str, messages: Iterable[Message]) -> list[Wire]:
             _add(turns, "user", [block for part in message.parts for block in _given(name, part)])
     if turns and turns[0]["role"] == "assistant":
         turns.insert(0, {"role": "user", "content": [_text(CONTINUE)]})
-    if not turns or turns[-1]["role"] == "assistant":
+    if not turns or (turns[-1]["role"] == "assistant" and not paused):
         turns.append({"role": "user", "content": [_text(CONTINUE)]})
     return turns
 
@@ -94,14 +100,51 @@ def _id_of(name: str, call: CallPart, taken: set[str]) -> str:
     return call_id
 
 
-def _said(name: str, message: AssistantMessage, calls: Sequence[tuple[str, CallPart]]) -> list[Wire]:
-    """Thinking and text in their order, then the calls: nothing but results may follow those."""
+def _is_paused(name: str, message: Message) -> bool:
+    """Whether it is a reply that the server wants to go on with."""
+    thoughts = [part for part in message.parts if isinstance(part, ThinkingPart)]
+    return any(own_details(part.details, name).get("paused") for part in thoughts)
+
+
+def _served(name: str, messages: Sequence[Message], *, goes_on: bool) -> set[str]:
+    """Ids of the calls of the server's own tools that can go back: the format refuses one without its result.
+
+    Where the last turn goes on, its results may be still to come.
+    """
+    waiting: set[str] = set()
+    served: set[str] = set()
+    for message in messages:
+        if not isinstance(message, AssistantMessage | ToolMessage):
+            waiting.clear()
+        for part in message.parts:
+            made, answered = _ids(_block(name, part))
+            waiting |= {made} - {""}
+            served |= {answered} & waiting
+    return served | waiting if goes_on else served
+
+
+def _block(name: str, part: Part) -> Mapping[str, Any]:
+    """The block of the server's own tools that a part holds; empty where it holds none."""
+    block = own_details(part.details, name).get("block") if isinstance(part, ThinkingPart) else None
+    return block if isinstance(block, Mapping) else {}
+
+
+def _ids(block: Mapping[str, Any]) -> tuple[str, str]:
+    """Which call a block is, and of which it is the result."""
+    made, answered = (value if isinstance(value := block.get(field), str) else "" for field in ("id", "tool_use_id"))
+    return made, answered
+
+
+def _said(name: str, message: AssistantMessage, calls: Sequence[tuple[str, CallPart]], served: Set[str]) -> list[Wire]:
+    """Thinking, text and blocks of the server's tools in their order, then the calls: only results may follow those."""
     content: list[Wire] = []
     for part in message.parts:
         if isinstance(part, BlobPart):
             raise unresolved(name, part)
         if isinstance(part, TextPart):
             content += _texts(part)
+        elif block := _block(name, part):
+            content += [clean_json(block)] if not served.isdisjoint(_ids(block)) else []
         elif isinstance(part, ThinkingPart):
             content += _thinking(name, part)
     content += [_call(call_id, call) for call_id, call in calls]

@@ -15,8 +15,6 @@ from perdure.messages import (
     AssistantMessage,
     BlobPart,
     CallPart,
-    DocumentPart,
-    ImagePart,
     Message,
     SystemMessage,
     TextPart,
@@ -26,6 +24,7 @@ from perdure.messages import (
 )
 from perdure.model_call import ModelRequest, ToolDefinition
 from providers.base import WireRequest
+from providers.chat.content import plain, shown_by_tool, unresolved, user_content
 from providers.details import own_details
 from providers.pairing import paired
 from providers.strict_schema import can_be_strict
@@ -34,6 +33,8 @@ from providers.text import clean, clean_json
 PATH = "/chat/completions"
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 """Names under which servers show reasoning as text; `reasoning_details` is the list form."""
+ASKED = "Answer with one JSON object that satisfies this JSON Schema"
+"""How the instructions begin to speak of a schema for the answer."""
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MAX_TOKENS_FIELDS = ("max_tokens", "max_completion_tokens")
@@ -55,7 +56,7 @@ class Quirks:
     reasoning: Literal["echo", "require", "omit"] = "echo"
     """Send reasoning back where it came from; `require` also sends an empty one beside calls that came without it."""
     output: Literal["json_schema", "json_object", "instructions"] = "json_schema"
-    """How a schema for the answer is told."""
+    """How a schema for the answer is told beside the instructions, which always have it."""
 
 
 _QUIRKS: TypeAdapter[Quirks] = TypeAdapter(Quirks)
@@ -95,10 +96,11 @@ def _overridden(quirks: Quirks, changes: Any) -> Quirks:
 
 def _messages(name: str, request: ModelRequest, quirks: Quirks) -> list[Wire]:
     system = [request.instructions]
-    system += [_plain(name, m) for m in request.messages if isinstance(m, SystemMessage)]
-    if request.output_schema is not None and quirks.output != "json_schema":
+    system += [plain(name, m) for m in request.messages if isinstance(m, SystemMessage)]
+    if request.output_schema is not None:
+        # Beside a response_format too: many servers enforce it without telling the model, some ignore or refuse it.
         schema = json.dumps(clean_json(request.output_schema), ensure_ascii=False)
-        system.append(f"Answer with one JSON object that satisfies this JSON Schema, and nothing else: {schema}")
+        system.append(f"{ASKED}, and nothing else: {schema}")
     turns = _turns(name, paired(m for m in request.messages if not isinstance(m, SystemMessage)), quirks)
     instructions = "\n\n".join(clean(text) for text in system if text)
     if instructions and quirks.system == "user":
@@ -114,25 +116,26 @@ def _turns(name: str, messages: Sequence[Message], quirks: Quirks) -> list[Wire]
     turns: list[Wire] = []
     taken: set[str] = set()
     waiting: list[tuple[str, CallPart]] = []
-    images: list[Wire] = []
+    files: list[Wire] = []
     for message in messages:
         if isinstance(message, ToolMessage):
             call_id, call = waiting.pop(0)
-            shown = [_image(name, part) for part in message.parts if isinstance(part, ImagePart)]
-            text = _plain(name, message, images=True)
-            turns.append({"role": "tool", "tool_call_id": call_id, "content": text or ("(image)" if shown else "")})
+            kind, shown = shown_by_tool(name, message)
+            text = plain(name, message, beside=True)
+            turns.append({"role": "tool", "tool_call_id": call_id, "content": text or (f"({kind})" if shown else "")})
             if shown:
-                images += [{"type": "text", "text": f"Image from the result of {call.tool} ({call_id}):"}, *shown]
-            if not waiting and images:
+                label = f"{kind.capitalize()} from the result of {clean(call.tool)} ({call_id}):"
+                files += [{"type": "text", "text": label}, *shown]
+            if not waiting and files:
                 # A tool message holds text only, so what a tool shows follows in the user's name.
-                turns.append({"role": "user", "content": images})
-                images = []
+                turns.append({"role": "user", "content": files})
+                files = []
         elif isinstance(message, AssistantMessage):
             waiting = _named_calls(name, message, taken)
             turn = _assistant(name, message, waiting, quirks)
             turns += [turn] if turn else []
         elif isinstance(message, UserMessage) and message.parts:
-            turns.append({"role": "user", "content": _user_content(name, message)})
+            turns.append({"role": "user", "content": user_content(name, message)})
     return turns
 
 
@@ -153,7 +156,7 @@ def _named_calls(name: str, message: AssistantMessage, taken: set[str]) -> list[
 def _assistant(name: str, message: AssistantMessage, calls: list[tuple[str, CallPart]], quirks: Quirks) -> Wire | None:
     for part in message.parts:
         if isinstance(part, BlobPart):
-            raise _unresolved(name, part)
+            raise unresolved(name, part)
     content = clean("".join(part.text for part in message.parts if isinstance(part, TextPart)))
     if not content and not calls:
         return None
@@ -187,60 +190,6 @@ def _call(name: str, call_id: str, call: CallPart) -> Wire:
     arguments = json.dumps(clean_json(call.arguments), ensure_ascii=False, separators=(",", ":"))
     function = {"name": tool, "arguments": arguments, **(details.get("function") or {})}
     return {"id": call_id, "type": "function", "function": function, **extra}
-
-
-def _user_content(name: str, message: UserMessage) -> str | list[Wire]:
-    if not any(isinstance(part, ImagePart | DocumentPart) for part in message.parts):
-        return _plain(name, message)
-    content: list[Wire] = []
-    for part in message.parts:
-        if isinstance(part, BlobPart):
-            raise _unresolved(name, part)
-        if isinstance(part, TextPart):
-            content.append({"type": "text", "text": clean(part.text)})
-        else:
-            content.append(_image(name, part) if isinstance(part, ImagePart) else _document(name, part))
-    return content
-
-
-def _plain(name: str, message: SystemMessage | UserMessage | ToolMessage, *, images: bool = False) -> str:
-    texts = []
-    for part in message.parts:
-        if isinstance(part, BlobPart):
-            raise _unresolved(name, part)
-        if isinstance(part, TextPart):
-            texts.append(clean(part.text))
-        elif isinstance(part, DocumentPart) or not images:
-            raise ProviderError(
-                ErrorKind.INVALID_REQUEST, f"{name}: this {part.type} cannot stand in a {message.role} message"
-            )
-    return "\n\n".join(texts)
-
-
-def _image(name: str, part: ImagePart) -> Wire:
-    if part.url:
-        return {"type": "image_url", "image_url": {"url": part.url}}
-    if not part.base64 or not part.media_type:
-        raise ProviderError(
-            ErrorKind.INVALID_REQUEST, f"{name}: an image needs a url, or base64 data together with its media_type"
-        )
-    return {"type": "image_url", "image_url": {"url": f"data:{part.media_type};base64,{part.base64}"}}
-
-
-def _document(name: str, part: DocumentPart) -> Wire:
-    if not part.base64 or not part.media_type:
-        raise ProviderError(
-            ErrorKind.INVALID_REQUEST, f"{name}: a document must be base64 data together with its media_type"
-        )
-    data = f"data:{part.media_type};base64,{part.base64}"
-    return {"type": "file", "file": {"filename": part.name or "document", "file_data": data}}
-
-
-def _unresolved(name: str, part: BlobPart) -> ProviderError:
-    return ProviderError(
-        ErrorKind.INVALID_REQUEST,
-        f"{name}: blob {part.digest} has to be read from its store before the request is built",
-    )
 
 
 def _merged(turns: list[Wire]) -> list[Wire]:

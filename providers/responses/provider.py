@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from urllib.parse import quote
 
 from perdure.errors import ProviderError
 from perdure.model_call import ModelReply, ModelRequest
@@ -11,7 +12,7 @@ from providers.base import WireRequest, WireResponse
 from providers.failures import failure, not_a_reply, reported
 from providers.responses.adaptation import adaptation
 from providers.responses.reply import mappings, reply_of
-from providers.responses.request import build
+from providers.responses.request import PATH, build
 from providers.responses.stream import ResponseFold
 
 
@@ -43,6 +44,15 @@ class Responses:
         """A fresh accumulator for a streamed reply."""
         return ResponseFold(self.name)
 
+    def resumed(self, ticket: Mapping[str, str], after: int | None) -> WireRequest:
+        """The rest of a reply in the background, from the event behind `after` on; with None all of its events."""
+        following = "" if after is None else f"&starting_after={after}"
+        return WireRequest(path=f"{_path(ticket)}?stream=true{following}", method="GET")
+
+    def cancelled(self, ticket: Mapping[str, str]) -> WireRequest:
+        """The end of a reply in the background."""
+        return WireRequest(path=f"{_path(ticket)}/cancel", stream=False)
+
     def adaptation(self, request: WireRequest, response: WireResponse) -> Mapping[str, str | None]:
         """What to leave out of a request whose parameter this response refuses; empty where nothing helps."""
         return adaptation(request, response)
@@ -50,3 +60,7 @@ class Responses:
     def failure(self, response: WireResponse, now: float) -> ProviderError:
         """The ProviderError of a response with another status; `now` in epoch seconds is for Retry-After dates."""
         return failure(self.name, response, now)
+
+
+def _path(ticket: Mapping[str, str]) -> str:
+    return f"{PATH}/{quote(ticket['id'], safe='')}"

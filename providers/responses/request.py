@@ -32,9 +32,11 @@ Wire = dict[str, Any]
 def build(name: str, request: ModelRequest) -> WireRequest:
     """The HTTP request; raises ProviderError (INVALID_REQUEST) for what the format cannot say.
 
-    Nothing is stored at the vendor unless `params` say so; therefore reasoning is asked for in its encrypted form.
+    Nothing is stored at the vendor unless `params` say so, or want the reply made in the background, which needs it;
+    therefore reasoning is asked for in its encrypted form.
     """
-    body: Wire = {"model": request.model, "store": False, "include": ["reasoning.encrypted_content"], "stream": True}
+    stored = request.params.get("background") is True
+    body: Wire = {"model": request.model, "store": stored, "include": ["reasoning.encrypted_content"], "stream": True}
     if request.instructions:
         body["instructions"] = clean(request.instructions)
     if request.tools:

@@ -49,6 +49,10 @@ class ResponseFold:
         self._name = name
         self._items: dict[int, _Item] = {}
         self._end: dict[str, Any] | None = None
+        self.ticket: Mapping[str, str] | None = None
+        """The `id` of a reply in the background."""
+        self.after: int | None = None
+        """The number of the last event."""
 
     def feed(self, event: ServerSentEvent) -> str:
         """Take one event and return the text that it adds to the answer."""
@@ -61,6 +65,13 @@ class ResponseFold:
         kind = string(body.get("type")) or event.event
         if kind == "error" or (body.get("error") and not kind.startswith("response.")):
             raise failed(self._name, body.get("error") or body)
+        if isinstance(number := body.get("sequence_number"), int):
+            self.after = number
+        if kind == "response.created":
+            begun = mapping(body.get("response"))
+            if begun.get("background") is True and (known := string(begun.get("id"))):
+                self.ticket = {"id": known}
+            return ""
         if kind in _ENDS:
             self._close(_ENDS[kind], mapping(body.get("response")))
             return ""

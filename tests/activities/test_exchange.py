@@ -74,3 +74,16 @@ async def test_a_refusal_of_something_else_is_a_failure(exchange: Exchange) -> N
         with pytest.raises(ProviderError, match="Unsupported parameter: messages") as refused:
             await said(exchange, fake.model("m", **PARAMS))
     assert (refused.value.kind, len(fake.requests)) == (ErrorKind.INVALID_REQUEST, 1)
+
+
+@pytest.mark.parametrize("status", [400, 401, 500])
+async def test_a_key_that_a_server_repeats(status: int) -> None:
+    """No message of an error has it, whatever it looks like."""
+    key = "correct-horse-battery-staple"
+    answer: Answer = {"status": status, "body": {"error": {"message": f"wrong key {key}, or {key}!"}}}
+    async with make_client() as http, fake_chat(answer) as fake:
+        exchange = Exchange(http, {"COMPATIBLE_API_KEY": key})
+        with pytest.raises(ProviderError) as caught:
+            await said(exchange, fake.model())
+    assert "wrong key" in str(caught.value)
+    assert key not in str(caught.value)

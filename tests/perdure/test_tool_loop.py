@@ -13,7 +13,7 @@ from perdure.messages import AssistantMessage, CallPart, Message, ToolMessage, U
 from perdure.outcomes import Ending
 from perdure.runtime import Ran, Reply
 from perdure.strategies.parameters import ToolLoop
-from perdure.strategies.tool_loop import EMPTY, MISSING, tool_loop
+from perdure.strategies.tool_loop import EMPTY, MISSING, MOST_PAUSES, tool_loop
 from perdure.testing import FakeRuntime, Step, call, calls, reply, scripted
 
 
@@ -45,6 +45,12 @@ ENDINGS: list[tuple[str, list[Step | Reply], tuple[str, str | None, str]]] = [
     ("length", [reply("half", finish="length")], ("no_solution", "truncated", "half")),
     ("filtered", [reply("", finish="filtered")], ("blocked", "filtered", "")),
     ("refused", [reply("no", finish="refused")], ("no_solution", "refused", "no")),
+    ("paused", [reply("wait", finish="paused"), reply("hi")], ("success", None, "hi")),
+    ("paused_without_words", [reply("", finish="paused"), reply("hi")], ("success", None, "hi")),
+    ("paused_often", [*[reply("wait", finish="paused")] * MOST_PAUSES, reply("hi")], ("success", None, "hi")),
+    ("paused_for_ever", [reply("wait", finish="paused")] * (MOST_PAUSES + 1), ("no_solution", "paused", "wait")),
+    ("paused_empty_for_ever", [reply("", finish="paused")] * (MOST_PAUSES + 1), ("no_solution", "paused", "")),
+    ("paused_with_a_call", [{**calls("echo", x="a"), "finish": "paused"}, reply("a")], ("success", None, "a")),
     ("cut_calls_once", [{**calls("echo", x="a"), "finish": "length"}, reply("a")], ("success", None, "a")),
     ("cut_calls_for_ever", [{**calls("echo", x="a"), "finish": "length"}] * 4, ("failed", "truncated", "")),
     ("misfit_once", [special("x", misfit="no object"), special("{}", structured={})], ("success", None, "{}")),
@@ -124,6 +130,26 @@ async def test_tool_choice(choice: str, choices: list[str]) -> None:
     assert rt.choices == choices
 
 
+async def test_a_paused_turn_goes_on_by_itself() -> None:
+    """Nothing is told to the model, the choice of tools is not forced again, and only pauses in a row are counted."""
+    wait, working = reply("wait", finish="paused"), {**calls("echo", x="a"), "finish": "paused"}
+    row = [wait] * MOST_PAUSES
+    rt = FakeRuntime(
+        *row, working, *row, reply("hi"), tools={"echo": lambda x: x}, spec=spec_of(tool_choice="required")
+    )
+    assert await run(rt) == ("success", None, "hi")
+    assert rt.told == []
+    assert rt.choices == ["required", *["auto"] * (2 * MOST_PAUSES + 1)]
+    assert [words for role, words in rt.conversation if role == "user"] == ["Go."]
+
+
+async def test_pauses_are_steps() -> None:
+    """The limit on steps counts them."""
+    rt = FakeRuntime(reply("wait", finish="paused"), reply("hi"), spec=spec_of(limits=Limits(steps=1)))
+    with pytest.raises(LimitReached, match="max_steps"):
+        await run(rt)
+
+
 class Interrupted(FakeRuntime):
     """Its user says something while the model gives its first answer."""
 
@@ -140,6 +166,14 @@ async def test_what_is_said_during_the_answer_goes_on() -> None:
     rt = Interrupted(calls("echo"), reply("one"), reply("two"), tools={"echo": lambda: "x"})
     assert await run(rt) == ("success", None, "two")
     assert ("user", "and?") in rt.conversation
+
+
+async def test_what_is_said_during_a_pause_waits_for_the_end_of_the_turn() -> None:
+    """The server finishes what it does before it hears of it."""
+    rt = Interrupted(reply("one", finish="paused"), reply("more"), reply("two"))
+    assert await run(rt) == ("success", None, "two")
+    said = ["Go.", "one", "more", "and?", "two"]
+    assert [words for _, words in rt.conversation] == said
 
 
 async def test_a_final_tool_ends_the_loop() -> None:

@@ -46,9 +46,10 @@ def judge(wire: WireRequest) -> dict[str, Any]:
     body: dict[str, Any] = json.loads(json.dumps(wire.body, ensure_ascii=False).encode())
     assert wire.stream is body["stream"]
     strict(MessageCreateParamsStreaming if wire.stream else MessageCreateParamsNonStreaming).validate_python(body)
-    _judge_turns(body["messages"])
+    judge_turns(body["messages"])
     for tool in body.get("tools", ()):
-        judge_input_schema(tool["input_schema"])
+        if "type" not in tool:  # else the server runs it
+            judge_input_schema(tool["input_schema"])
     marks = json.dumps(body).count('"cache_control"')
     assert marks <= 4
     return body
@@ -62,8 +63,10 @@ def judge_input_schema(schema: Mapping[str, Any]) -> None:
     assert all(re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name) for name in schema["properties"])
 
 
-def _judge_turns(turns: list[dict[str, Any]]) -> None:
-    assert [turn["role"] for turn in turns] == ["user", "assistant"] * (len(turns) // 2) + ["user"]
+def judge_turns(turns: list[dict[str, Any]]) -> None:
+    """What the API checks of a conversation."""
+    assert [turn["role"] for turn in turns] == [("user", "assistant")[n % 2] for n in range(len(turns))]
+    _judge_server_tools(turns)
     called: list[str] = []
     seen: set[str] = set()
     for turn in turns:
@@ -84,6 +87,19 @@ def _judge_turns(turns: list[dict[str, Any]]) -> None:
         assert not seen & set(called)
         assert all(re.fullmatch(r"[A-Za-z0-9_-]+", call_id) for call_id in called)
         seen |= set(called)
+
+
+def _judge_server_tools(turns: list[dict[str, Any]]) -> None:
+    """The server's own calls have their results in the same turn, but for those of a turn that goes on."""
+    waiting: list[str] = []
+    for turn in turns:
+        if turn["role"] == "user" and {block["type"] for block in turn["content"]} != {"tool_result"}:
+            assert waiting == []
+        for block in turn["content"] if turn["role"] == "assistant" else ():
+            if block["type"] == "server_tool_use":
+                waiting.append(block["id"])
+            elif block["type"].endswith("_tool_result"):
+                waiting.remove(block["tool_use_id"])
 
 
 def messages(*items: dict[str, Any]) -> tuple[Message, ...]:

@@ -31,6 +31,8 @@ from tests.providers.anthropic_oracle import (
 from tests.providers.conversations import stored
 
 THOUGHT = RawThinking("Two sums.", {**OWN, "signature": "RXFzaWc="})
+FOUND = {"title": "Oslo", "url": "https://example.org/oslo", "encrypted_content": "RW5jcnlwdGVk", "page_age": None}
+DIRECT = {"caller": {"type": "direct"}}
 REDACTED = RawThinking("", {**OWN, "data": "RW5jcnlwdGVk"})
 SUMS = Usage(input_tokens=2600, cached_tokens=2000, output_tokens=80, reasoning_tokens=50)
 WHOLE = Usage(input_tokens=12, output_tokens=6)
@@ -40,6 +42,28 @@ STREAMED = Usage(input_tokens=20, output_tokens=15)
 def call(tool: str, arguments: Any, call_id: str) -> RawCall:
     """A call as the server sent it."""
     return RawCall(tool, arguments, {**OWN, "id": call_id})
+
+
+def search(number: int, query: str, **more: Any) -> RawThinking:
+    """The server's own call of its search."""
+    block = {"type": "server_tool_use", "id": f"srvtoolu_0{number}", "name": "web_search", "input": {"query": query}}
+    return RawThinking("", {**OWN, "block": {**block, **more}})
+
+
+def found(number: int, *pages: Any, **more: Any) -> RawThinking:
+    """What came of it."""
+    block = {"type": "web_search_tool_result", "tool_use_id": f"srvtoolu_0{number}", "content": list(pages), **more}
+    return RawThinking("", {**OWN, "block": block})
+
+
+PAUSED = (
+    THOUGHT,
+    RawText("Searching."),
+    search(1, "weather oslo", **DIRECT),
+    found(1, {"type": "web_search_result", **FOUND}, **DIRECT),
+    search(2, "weather bergen", **DIRECT),
+    RawThinking("", {**OWN, "paused": True}),
+)
 
 
 def reply(*parts: Any, finish: Finish = Finish.STOP, usage: Usage | None = WHOLE, calls: bool = False) -> ModelReply:
@@ -63,8 +87,13 @@ CASES = {
     "window_exceeded.response.json": reply(RawText("As far as"), finish=Finish.LENGTH),
     "citations.response.json": reply(RawText("The answer is "), RawText("42")),
     "server_tools.response.json": reply(
-        RawText("Searching."), RawText("Found nothing."), usage=Usage(input_tokens=40, output_tokens=9)
+        RawText("Searching."),
+        search(1, "q"),
+        found(1),
+        RawText("Found nothing."),
+        usage=Usage(input_tokens=40, output_tokens=9),
     ),
+    "paused.response.json": reply(*PAUSED, finish=Finish.PAUSED, usage=Usage(input_tokens=40, output_tokens=9)),
     "stop_sequence.response.json": reply(RawText("one, two")),
     "text.sse": reply(RawText("Hello 🌍"), usage=STREAMED),
     "thinking_and_calls.sse": reply(
@@ -81,6 +110,7 @@ CASES = {
         call("write_file", '{"path":"a.py","content":"line1\\nli', "toolu_03"), finish=Finish.LENGTH, usage=STREAMED
     ),
     "citations.sse": reply(RawText("42"), usage=STREAMED),
+    "paused.sse": reply(*PAUSED, finish=Finish.PAUSED, usage=STREAMED),
 }
 STREAMS = [case for case in CASES if case.endswith(".sse")]
 
@@ -119,6 +149,9 @@ def test_the_sdk_reads_the_same(case: str) -> None:
     thoughts = [(block.thinking, block.signature) for block in theirs.content if block.type == "thinking"]
     signed = [part for part in got.parts if isinstance(part, RawThinking) and "signature" in (part.details or {})]
     assert [(part.text, (part.details or {})["signature"]) for part in signed] == thoughts
+    served = [part.details["block"] for part in got.parts if part.details and "block" in part.details]
+    ran = [block for block in theirs.content if block.type.endswith(("_tool_use", "_tool_result"))]
+    assert served == [block.model_dump(exclude_unset=True) for block in ran]
     calls = [part for part in got.parts if isinstance(part, RawCall)]
     uses = [block for block in theirs.content if block.type == "tool_use"]
     assert [(part.tool, (part.details or {})["id"]) for part in calls] == [(block.name, block.id) for block in uses]
@@ -320,13 +353,12 @@ def test_stop_reasons(reason: str | None, finish: Finish, announced: bool) -> No
 @pytest.mark.parametrize(
     ("content", "reason", "kind", "words"),
     [
-        (TEXT, "pause_turn", ErrorKind.INVALID_REQUEST, "pause_turn"),
         (TEXT, "odd", ErrorKind.MALFORMED, "unknown stop_reason 'odd'"),
         ([], "model_context_window_exceeded", ErrorKind.CONTEXT_LENGTH, "no room"),
     ],
 )
 def test_reasons_that_end_no_reply(content: list[Any], reason: str, kind: ErrorKind, words: str) -> None:
-    """A paused turn, an unknown reason and a full window are errors with their names, not answers."""
+    """An unknown reason and a full window are errors with their names, not answers."""
     with pytest.raises(ProviderError, match=words) as caught:
         parsed(message(content, reason))
     assert caught.value.kind is kind
@@ -341,6 +373,7 @@ def test_no_call_of_a_refused_reply_runs() -> None:
 
 def test_calls_count_whatever_the_reason() -> None:
     """A call beside another reason is kept, and a reason without a call is told."""
+    assert any(isinstance(part, RawCall) for part in parsed(message(USE, "pause_turn")).parts)
     assert [type(part) for part in parsed(message(USE, "end_turn")).parts] == [RawCall]
     assert parsed(message([], "tool_use")).announced_calls
 

@@ -94,7 +94,7 @@ HISTORIES = conversations(
     call=CALLS,
     system=texts(),
     user=texts() | images() | documents(linked=False),
-    result=texts() | images(),
+    result=texts() | images() | documents(),
 )
 
 

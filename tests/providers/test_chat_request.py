@@ -272,12 +272,12 @@ def test_reasoning_is_a_setting(reasoning: str, sent: list[str | None]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("output", "response_format"), [("json_object", {"type": "json_object"}), ("instructions", None)]
+    ("output", "form"), [("json_schema", "json_schema"), ("json_object", "json_object"), ("instructions", None)]
 )
-def test_output_without_json_schema(output: str, response_format: Any) -> None:
-    """Where the format cannot carry a schema, the instructions do."""
+def test_a_schema_is_always_told_in_words_too(output: str, form: str | None) -> None:
+    """Servers enforce it without telling the model, ignore it, or refuse it."""
     sent = body(request(user(), instructions="I", output_schema=CLOSED), output=output)
-    assert sent.get("response_format") == response_format
+    assert sent.get("response_format", {}).get("type") == form
     assert sent["messages"][0]["content"].startswith("I\n\nAnswer with one JSON object")
     assert json.dumps(CLOSED) in sent["messages"][0]["content"]
 
@@ -312,3 +312,26 @@ def test_building_changes_nothing() -> None:
     before = MESSAGES.dump_json(list(asked.messages))
     assert body(asked, merge_turns=True) == body(asked, merge_turns=True)
     assert MESSAGES.dump_json(list(asked.messages)) == before
+
+
+DOCUMENT = {"type": "document", "base64": "aGk=", "media_type": "application/pdf", "name": "a.pdf"}
+LINKED = {"type": "document", "url": "https://example.org/a.pdf"}
+
+
+def test_documents_of_a_result_follow_it() -> None:
+    """As a file where there are bytes, and in words where the format has no way for them: no result is refused."""
+    asked = request(user(), assistant(call("c1")), result("c1", [DOCUMENT, LINKED, IMAGE]))
+    answer, shown = body(asked)["messages"][-2:]
+    assert (answer["role"], answer["content"]) == ("tool", "(files)")
+    label, *files = shown["content"]
+    assert label["text"] == "Files from the result of add (c1):"
+    assert [part["type"] for part in files] == ["file", "text", "image_url"]
+    assert files[1]["text"] == "(this document cannot be shown: https://example.org/a.pdf)"
+
+
+@pytest.mark.parametrize("media_type", ["text/plain", "text/csv", "application/json"])
+def test_a_text_as_document_is_sent_as_text(media_type: str) -> None:
+    """Servers take no other file than a PDF."""
+    given = {"type": "document", "base64": "aGk=", "media_type": media_type, "name": "a"}
+    [message] = body(request(user([given])))["messages"]
+    assert message["content"] == [{"type": "text", "text": "a:\nhi"}]

@@ -161,6 +161,7 @@ simple("retried_model", failure("server", times=1, then=reply("ok")))
 simple("failed_model", failure("authentication"))
 simple("retried_tool", calls("flaky"), reply("{{last_tool_text}}"))
 simple("final_tool", calls(call("submit", answer="yes"), call("pay", to="bob", cents=1)))
+simple("paused_turn", reply("wait", finish="paused"), {**calls("look", n=1), "finish": "paused"}, reply("ok"))
 simple("unknown_told", calls("send"), calls("look", n=1), reply("ok"))
 
 agent("child", calls("look", n=1), reply("grown up"))
