@@ -36,7 +36,8 @@ from workflows.state import RunState
 
 NAMES = """
 Agent AlreadyStarted Approval Client ConfigError Document Escalation Handle Image InvalidInput Limits MessageRefused
-Model ModelReply ModelRequest NoAnswer NoSuchRun Notification Outcome PerdureError Price ProviderError RetryTool Router RoutingRule
+Model ModelReply ModelRequest NoAnswer NoSuchRun Notification Outcome PerdureError Price ProviderError RetryTool
+Router RoutingRule
 RunCancelled RunFailed RunResult RunStatus StreamEvent Tool ToolContext ToolDefaults ToolLoop Unreachable allow ask
 ask_human deny human local provider tool
 """
