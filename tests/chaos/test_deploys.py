@@ -249,4 +249,4 @@ def test_refused_versions(tmp_path: Path) -> None:
     agents = tmp_path / "a.py"
     agents.write_text(json.dumps(""))
     done = make(tmp_path, "127.0.0.1:1", "q")("worker", str(agents), code=2, PERDURE_WORKER_VERSION="v2")
-    assert "worker_version: must be the names of a deployment and a build" in done.stderr
+    assert "PERDURE_WORKER_VERSION: must be the names of a deployment and a build" in done.stderr
