@@ -142,6 +142,7 @@ class Viewer:
         self._tell_overheard()
         if self._ear is None and self._listening is not None:
             self._ear, self._overheard = self._listening(), Overheard(self._log.last)
+            await self._read_log()  # again: text that is heard must not come before what was recorded just then
         if closed:
             self._tell(self._live.void(), step=self._step + 1)
             if not self._log.ended and described.status is not WorkflowExecutionStatus.CONTINUED_AS_NEW:

@@ -26,6 +26,7 @@ from perdure.model_call import ModelRequest, ToolDefinition
 from providers.base import WireRequest
 from providers.chat.content import plain, shown_by_tool, unresolved, user_content
 from providers.details import own_details
+from providers.naming import named_calls
 from providers.pairing import paired
 from providers.strict_schema import can_be_strict
 from providers.text import clean, clean_json
@@ -131,26 +132,12 @@ def _turns(name: str, messages: Sequence[Message], quirks: Quirks) -> list[Wire]
                 turns.append({"role": "user", "content": files})
                 files = []
         elif isinstance(message, AssistantMessage):
-            waiting = _named_calls(name, message, taken)
+            waiting = named_calls(name, message, taken)
             turn = _assistant(name, message, waiting, quirks)
             turns += [turn] if turn else []
         elif isinstance(message, UserMessage) and message.parts:
             turns.append({"role": "user", "content": user_content(name, message)})
     return turns
-
-
-def _named_calls(name: str, message: AssistantMessage, taken: set[str]) -> list[tuple[str, CallPart]]:
-    """Each call with its id on the wire: the server's own where it is usable and unique, else ours."""
-    named = []
-    for call in message.calls:
-        wanted = own_details(call.details, name).get("id")
-        call_id = wanted if isinstance(wanted, str) and wanted and wanted not in taken else call.id
-        again = 2
-        while call_id in taken:
-            call_id, again = f"{call.id}_{again}", again + 1
-        taken.add(call_id)
-        named.append((call_id, call))
-    return named
 
 
 def _assistant(name: str, message: AssistantMessage, calls: list[tuple[str, CallPart]], quirks: Quirks) -> Wire | None:

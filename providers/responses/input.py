@@ -28,6 +28,7 @@ from perdure.messages import (
     UserPart,
 )
 from providers.details import own_details
+from providers.naming import named_calls
 from providers.pairing import paired
 from providers.text import clean, clean_json
 
@@ -52,26 +53,12 @@ def input_items(name: str, messages: Sequence[Message], *, stored: bool) -> list
             call_id, call = waiting.pop(0)
             items.append(_result(name, call_id, call, message))
         elif isinstance(message, AssistantMessage):
-            waiting = _named_calls(name, message, taken)
+            waiting = named_calls(name, message, taken)
             items += _reply_items(name, message, waiting, stored=stored)
         elif message.parts:
             role = "developer" if isinstance(message, SystemMessage) else "user"
             items.append({"role": role, "content": _content(name, message.parts)})
     return items
-
-
-def _named_calls(name: str, message: AssistantMessage, taken: set[str]) -> list[tuple[str, CallPart]]:
-    """Each call with its id on the wire: the server's own where it is usable and unique, else ours."""
-    named = []
-    for call in message.calls:
-        wanted = own_details(call.details, name).get("id")
-        call_id = wanted if isinstance(wanted, str) and wanted and wanted not in taken else call.id
-        again = 2
-        while call_id in taken:
-            call_id, again = f"{call.id}_{again}", again + 1
-        taken.add(call_id)
-        named.append((call_id, call))
-    return named
 
 
 def _reply_items(

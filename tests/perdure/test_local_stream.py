@@ -81,7 +81,7 @@ def test_two_viewers_and_one_that_leaves(local: Local) -> None:
     gate = threading.Event()
     run = local.start(pieces("two", gate), "Go.")
     leaving = run.stream()
-    next(leaving)
+    assert next(leaving).type == "run_started"
     gate.set()
     while (event := next(leaving)).type != "text":
         pass
